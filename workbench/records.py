@@ -1,0 +1,354 @@
+"""What happened: every record the workbench writes, each with a schema version. Pure data.
+
+A record is written once, whole, when its step is complete (`workbench.store`). Its `id` is the
+content id of the step's inputs; `inputs` holds the digests that were actually read, so that a
+result can be traced and is never reused for other bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
+CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"]
+LaneName = Literal["native", "weight-only fallback", "emulated", "unsupported"]
+StepKind = Literal["calibrate", "quantize", "evaluate", "profile", "gate"]
+
+#: Exit codes of the command line. 1 is left to Python: it means a bug.
+EXIT_CODES: dict[Verdict, int] = {"GO": 0, "NO-GO": 10, "INCONCLUSIVE": 11}
+
+
+class Record(BaseModel):
+    """Base of every output."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Choice(Record):
+    """An automatic decision, with the reason that led to it."""
+
+    value: str
+    reason: str
+
+
+class Lane(Record):
+    """How an engine can run a format on this hardware."""
+
+    name: LaneName
+    reason: str
+    source: str = Field(description="where the statement comes from: documentation, or 'measured'")
+
+
+class Gpu(Record):
+    """One CUDA device."""
+
+    name: str
+    compute_capability: str
+    memory_bytes: int
+    driver: str
+
+
+class Hardware(Record):
+    """The machine, as far as it decides what can run and how fast."""
+
+    cpu: str
+    isa: tuple[str, ...] = Field(description="the vector extensions that choose kernels, sorted")
+    cores: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Short text that is equal where measurements may be compared."""
+        if self.gpus:
+            return " + ".join(f"{g.name} (sm{g.compute_capability})" for g in self.gpus)
+        return f"{self.cpu} x{self.cores} [{','.join(self.isa)}]"
+
+    @property
+    def target(self) -> Literal["cpu", "cuda"]:
+        """Which flavour of each environment this machine needs."""
+        return "cuda" if self.gpus else "cpu"
+
+
+class Environment(Record):
+    """An isolated environment that was created and verified."""
+
+    schema_: Literal["workbench.environment/1"] = Field("workbench.environment/1", alias="schema")
+    name: str
+    target: Literal["cpu", "cuda"]
+    lock_digest: str = Field(
+        description="sha256 of the pinned requirement file and the Python version"
+    )
+    python: str = Field(description="path of its interpreter")
+    python_version: str
+    packages: dict[str, str] = Field(description="distribution -> version, as installed")
+    created_seconds: float
+
+
+class Checkpoint(Record):
+    """A checkpoint on disk, read without torch."""
+
+    schema_: Literal["workbench.checkpoint/1"] = Field("workbench.checkpoint/1", alias="schema")
+    path: str
+    architecture: str
+    parameters: int
+    weight_bytes: int
+    dtype: str = Field(
+        description="dtype of most of the weight bytes, safetensors spelling, e.g. BF16"
+    )
+    hidden_size: int
+    layers: int
+    max_position_embeddings: int
+    linear_input_widths: tuple[int, ...] = Field(
+        description="distinct widths a group_size must divide"
+    )
+    tied_embeddings: bool
+    quantization: str | None = Field(None, description="quant_method of config.json, if any")
+    licence: str | None = None
+    weights_digest: str
+    tokenizer_digest: str
+    template_digest: str | None
+    files: dict[str, str] = Field(description="relative path -> sha256")
+
+
+class CalibrationRow(Record):
+    """One text of a sealed set."""
+
+    row: str = Field(description="id of the source row")
+    text_digest: str
+    token_digest: str
+    tokens: int
+    truncated: bool
+
+
+class Calibration(Record):
+    """A sealed calibration set: what exactly the calibrated methods saw."""
+
+    schema_: Literal["workbench.calibration/1"] = Field("workbench.calibration/1", alias="schema")
+    id: str
+    source: str
+    source_digest: str
+    tokenizer_digest: str
+    template_digest: str | None = Field(description="None where no template was applied")
+    seed: int
+    max_tokens: int
+    rows: tuple[CalibrationRow, ...]
+    dropped: dict[str, int] = Field(
+        description="reason -> how many rows of the source were dropped"
+    )
+    seal: str = Field(
+        description="content id of rows, tokenizer and template: the set's own digest"
+    )
+    tokens_file: str = Field(description="token ids beside the record, one JSON list a line")
+
+
+class Manifest(Record):
+    """A produced checkpoint."""
+
+    schema_: Literal["workbench.manifest/1"] = Field("workbench.manifest/1", alias="schema")
+    id: str
+    variant: str
+    method: str
+    options: dict[str, Any]
+    inputs: dict[str, str] = Field(description="digests read: checkpoint, calibration seal")
+    path: str = Field(description="folder of the checkpoint")
+    weight_bytes: int
+    weights_digest: str
+    files: dict[str, str]
+    environment: str = Field(
+        description="lock digest of the environment that made it, or 'workbench'"
+    )
+    packages: dict[str, str] = Field(description="versions of the tools that made it")
+    choices: dict[str, Choice] = {}
+    seconds: float
+    peak_memory_bytes: int | None = None
+
+
+class Serving(Record):
+    """How a variant was served when something was measured on it."""
+
+    engine: str
+    engine_version: str
+    environment: str
+    lane: Lane
+    served_path: str
+    served_digest: str = Field(
+        description="weights digest of what was loaded: the twin's own on an emulated lane"
+    )
+    twin_of: str | None = Field(
+        None, description="weights digest of the checkpoint a twin stands for"
+    )
+    dtype: Choice
+    max_model_len: int
+    command: tuple[str, ...] = Field(description="exact command, the key redacted")
+    hardware: str
+    kernels: tuple[str, ...] = Field((), description="kernel names read from the engine's log")
+    kv_cache_tokens: int | None = None
+    max_concurrency: float | None = None
+    startup_seconds: float
+    log: str = Field("", description="file name of the kept log")
+
+
+class SampleRow(Record):
+    """One sample asked once. A line of `eval/<suite>.jsonl`."""
+
+    id: str
+    prompt_digest: str = Field(
+        description="sha256 of the exact text sent after templating, choices included"
+    )
+    target_digest: str
+    output: str
+    score: float | None = Field(description="0..1; None where the request failed")
+    finish_reason: str | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    choice_logprobs: dict[str, float] | None = None
+    started: float = Field(description="seconds since the step began")
+    seconds: float
+    error: str | None = None
+
+
+class SuiteResult(Record):
+    """One suite on one variant."""
+
+    suite: str
+    suite_digest: str = Field(description="of suite.yaml and samples.jsonl")
+    conditions: dict[str, Any] = Field(description="what must be equal for two results to pair")
+    rows_file: str
+    rows_digest: str = Field(
+        description="of ids, prompts, outputs and scores in sample order, no timings"
+    )
+    n: int
+    failed: int
+    score: float | None
+    finish_reasons: dict[str, int]
+    prompt_tokens: int
+    output_tokens: int
+
+
+class Evaluation(Record):
+    """Every suite on one variant, asked of one server."""
+
+    schema_: Literal["workbench.evaluation/1"] = Field("workbench.evaluation/1", alias="schema")
+    id: str
+    variant: str
+    inputs: dict[str, str]
+    serving: Serving
+    suites: tuple[SuiteResult, ...]
+    repeat: tuple[SuiteResult, ...] = Field((), description="the baseline's second pass (A/A)")
+    seconds: float
+
+
+class LoadPoint(Record):
+    """One workload at one concurrency. Times in milliseconds, over completed requests only."""
+
+    workload: str
+    concurrency: int
+    completed: int
+    failed: int
+    ttft_ms_p50: float | None
+    ttft_ms_p95: float | None
+    tpot_ms_p50: float | None
+    tpot_ms_p95: float | None
+    output_tokens_per_s: float | None
+    seconds: float
+    errors: dict[str, int] = {}
+
+
+class Profile(Record):
+    """Latency, throughput and memory of one variant."""
+
+    schema_: Literal["workbench.profile/1"] = Field("workbench.profile/1", alias="schema")
+    id: str
+    variant: str
+    inputs: dict[str, str]
+    serving: Serving
+    points: tuple[LoadPoint, ...]
+    peak_memory_bytes: int | None = Field(description="peak RSS of the server's process group")
+    peak_gpu_bytes: int | None = Field(None, description="peak used device memory (NVML)")
+    seconds: float
+
+
+class Check(Record):
+    """One gated or advisory statement about one variant."""
+
+    name: str
+    kind: Literal["quality", "performance", "size", "policy"]
+    tier: Literal["critical", "supporting", "advisory"]
+    status: CheckStatus
+    sentence: str = Field(description="one sentence a person can read aloud")
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+    n: int | None = None
+    details: dict[str, Any] = {}
+
+
+class VariantVerdict(Record):
+    """The answer for one variant."""
+
+    variant: str
+    method: str
+    verdict: Verdict
+    reason: str
+    lane: Lane | None
+    checks: tuple[Check, ...]
+
+
+class Gate(Record):
+    """The decision document's data: `gate.json`."""
+
+    schema_: Literal["workbench.gate/1"] = Field("workbench.gate/1", alias="schema")
+    id: str
+    run: str
+    recipe: str
+    recipe_digest: str
+    policy: str
+    policy_digest: str
+    inputs: dict[str, str] = Field(
+        description="record -> rows or weights digest the verdict rests on"
+    )
+    variants: tuple[VariantVerdict, ...]
+    noise_floor: dict[str, dict[str, float]] = Field(
+        {}, description="suite -> A/A churn and difference"
+    )
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the variants: NO-GO, then INCONCLUSIVE, then GO; no variant is INCONCLUSIVE."""
+        verdicts = {v.verdict for v in self.variants}
+        if "NO-GO" in verdicts:
+            return "NO-GO"
+        if verdicts == {"GO"}:
+            return "GO"
+        return "INCONCLUSIVE"
+
+
+class PlanStep(Record):
+    """One step of a plan."""
+
+    kind: StepKind
+    variant: str | None
+    id: str
+    cached: bool
+    reason: str
+    notebook: str
+    estimate_seconds: float | None = None
+    estimate_memory_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """``evaluate:fp8``, or the kind alone where a step belongs to the whole run."""
+        return f"{self.kind}:{self.variant}" if self.variant else self.kind
+
+
+class Plan(Record):
+    """`plan.json`."""
+
+    schema_: Literal["workbench.plan/1"] = Field("workbench.plan/1", alias="schema")
+    run: str
+    recipe_digest: str
+    steps: tuple[PlanStep, ...]

@@ -1,0 +1,314 @@
+"""What a user writes: recipe, variants, policy, suites. Frozen, and an unknown key is an error.
+
+Pure: nothing here reads a file. `workbench.recipe` loads YAML into these and turns pydantic's
+complaints into errors that name the file, the line and the nearest known key.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+RECIPE_SCHEMA = "workbench.recipe/1"
+POLICY_SCHEMA = "workbench.policy/1"
+SUITE_SCHEMA = "workbench.suite/1"
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+BASELINE = "baseline"
+
+
+class Spec(BaseModel):
+    """Base of every input: immutable, strict about types and about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _yaml_lists_are_tuples(cls, data: Any) -> Any:
+        # YAML has no tuples and strict mode takes no list for one.
+        if isinstance(data, dict):
+            return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return data
+
+
+# --------------------------------------------------------------------------- recipe
+
+
+class ModelSpec(Spec):
+    """The unquantized checkpoint: a local folder, or a hub id with a revision."""
+
+    path: str | None = Field(None, description="folder, relative to the recipe or absolute")
+    hub: str | None = Field(None, description="hub id such as org/name")
+    revision: str | None = Field(None, description="commit of the hub repository, never a branch")
+    licence: str | None = None
+    trust_remote_code: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("give exactly one of 'path' and 'hub'")
+        if self.hub is not None and self.revision is None:
+            raise ValueError("'hub' needs 'revision', a commit, so that the run can be repeated")
+        return self
+
+
+class CalibrationSpec(Spec):
+    """Which texts a calibrated method sees."""
+
+    source: str = Field(description="name of a folder in calib_data/, or a JSONL file")
+    samples: int = Field(128, ge=1)
+    max_tokens: int = Field(512, ge=8, description="tokens per sample; longer texts are cut")
+    seed: int = 0
+    chat_template: bool = Field(True, description="render rows with the model's chat template")
+
+
+class VariantSpec(Spec):
+    """What every variant has, whatever its method."""
+
+    name: Name
+    serve_as: Literal["auto", "twin"] = Field(
+        "auto",
+        description="'twin' forces the dequantized twin (emulated lane) even where a kernel exists",
+    )
+
+
+class NoneSpec(VariantSpec):
+    """The baseline: the checkpoint as it is. Implied in every recipe."""
+
+    method: Literal["none"] = "none"
+
+
+class Fp8Spec(VariantSpec):
+    """FP8 W8A8, per-channel weights, per-token activations scaled as they come (data-free)."""
+
+    method: Literal["fp8"] = "fp8"
+    scheme: Literal["dynamic"] = "dynamic"
+    ignore: tuple[str, ...] = ("lm_head",)
+
+
+class GptqSpec(VariantSpec):
+    """GPTQ weight-only quantization (W4A16 or W8A16), calibrated."""
+
+    method: Literal["gptq"] = "gptq"
+    bits: Literal[4, 8] = 4
+    group_size: int = Field(128, ge=-1, description="-1 is one scale per output channel")
+    symmetric: bool = True
+    act_order: Literal["none", "static", "group"] = "static"
+    dampening: float = Field(0.01, gt=0, lt=1)
+    ignore: tuple[str, ...] = ("lm_head",)
+
+    @field_validator("group_size")
+    @classmethod
+    def _group_size(cls, value: int) -> int:
+        if value != -1 and value < 8:
+            raise ValueError(
+                "group_size is -1 (per channel) or at least 8; 32, 64 and 128 are usual"
+            )
+        return value
+
+
+class FakeSpec(VariantSpec):
+    """A quantizer that only copies: the whole workbench in seconds, without torch."""
+
+    method: Literal["fake"] = "fake"
+    damage: float = Field(
+        0.0, ge=0, le=1, description="share of samples answered wrongly on purpose"
+    )
+    seconds: float = Field(0.0, ge=0, le=600, description="how long the fake pretends to work")
+    fail: Literal["", "signal", "oom", "no_result", "error"] = ""
+
+
+AnyVariant = Annotated[NoneSpec | Fp8Spec | GptqSpec | FakeSpec, Field(discriminator="method")]
+
+
+class ServeSpec(Spec):
+    """How every variant is served."""
+
+    engine: Literal["vllm", "fake"] = "vllm"
+    max_model_len: int = Field(2048, ge=64)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    kv_cache_gib: float | None = Field(None, gt=0, description="CPU only: size of the KV cache")
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="GPU only")
+    port: int | None = Field(None, ge=1024, le=65535, description="default: a free one")
+    startup_seconds: float = Field(900, gt=0, description="how long a server may take to be ready")
+    args: tuple[str, ...] = Field((), description="more arguments for the engine's own command")
+
+
+class EvaluateSpec(Spec):
+    """Which suites are asked of the baseline and of every variant."""
+
+    suites: tuple[Name, ...] = Field(min_length=1)
+    concurrency: int = Field(16, ge=1, le=256)
+    limit: int | None = Field(
+        None, ge=1, description="only the first so many samples of each suite"
+    )
+    noise_floor: bool = Field(True, description="ask the baseline twice and record how it differs")
+    request_seconds: float = Field(300, gt=0, description="time limit of one request")
+
+
+class WorkloadSpec(Spec):
+    """One shape of request: so many tokens in, so many out, always to the last one."""
+
+    name: Name
+    prompt_tokens: int = Field(ge=1)
+    output_tokens: int = Field(ge=2)
+
+
+class ProfileSpec(Spec):
+    """The latency and memory sweep."""
+
+    workloads: tuple[WorkloadSpec, ...] = Field(min_length=1)
+    concurrency: tuple[int, ...] = Field((1, 8), min_length=1)
+    requests: int = Field(16, ge=2, description="measured requests at each load, warm-up apart")
+    seed: int = 0
+
+    @field_validator("concurrency")
+    @classmethod
+    def _levels(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(level < 1 for level in value) or len(set(value)) != len(value):
+            raise ValueError("concurrency levels are distinct integers of at least 1")
+        return value
+
+
+class Recipe(Spec):
+    """One release decision: a checkpoint, its variants, and how they are judged."""
+
+    schema_: Literal["workbench.recipe/1"] = Field(alias="schema")
+    name: Name
+    model: ModelSpec
+    calibration: CalibrationSpec | None = None
+    variants: tuple[AnyVariant, ...] = Field(min_length=1)
+    serve: ServeSpec = ServeSpec()
+    evaluate: EvaluateSpec
+    profile: ProfileSpec | None = None
+    policy: str = Field(description="policy file, relative to the recipe or absolute")
+
+    @model_validator(mode="after")
+    def _variants(self) -> Self:
+        names = [v.name for v in self.variants]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"two variants are called '{twice[0]}'; names must differ")
+        for v in self.variants:
+            if v.name == BASELINE or v.method == "none":
+                raise ValueError("the baseline is implied: do not list it in 'variants'")
+            if v.method == "gptq" and self.calibration is None:
+                raise ValueError(f"variant '{v.name}' ({v.method}) needs a 'calibration' section")
+        return self
+
+    @property
+    def all_variants(self) -> tuple[AnyVariant, ...]:
+        """The baseline first, then the variants in the order written."""
+        return (NoneSpec(name=BASELINE), *self.variants)
+
+    def variant(self, name: str) -> AnyVariant:
+        """The variant of that name, the baseline included.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for v in self.all_variants:
+            if v.name == name:
+                return v
+        raise KeyError(name)
+
+
+# --------------------------------------------------------------------------- policy
+
+Tier = Literal["critical", "supporting", "advisory"]
+
+
+class QualityCheck(Spec):
+    """Non-inferiority of one suite: the paired loss must stay within the margin."""
+
+    suite: Name
+    margin: float = Field(
+        gt=0, lt=1, description="largest loss of the mean score one accepts, absolute"
+    )
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="one-sided, 0.95 and not 95")
+    min_n: int = Field(30, ge=1, description="fewer paired samples are never enough evidence")
+    tier: Tier = "critical"
+
+
+class PerformanceCheck(Spec):
+    """A ratio to the baseline, or an absolute target, of one figure of the profile."""
+
+    metric: Literal[
+        "ttft_ms_p50", "ttft_ms_p95", "tpot_ms_p50", "tpot_ms_p95", "output_tokens_per_s"
+    ]
+    workload: Name
+    concurrency: int = Field(ge=1)
+    max_ratio: float | None = Field(
+        None, gt=0, description="variant / baseline, for lower-is-better"
+    )
+    min_ratio: float | None = Field(
+        None, gt=0, description="variant / baseline, for higher-is-better"
+    )
+    max_value: float | None = Field(None, gt=0)
+    min_value: float | None = Field(None, gt=0)
+    tier: Tier = "supporting"
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        limits = (self.max_ratio, self.min_ratio, self.max_value, self.min_value)
+        if sum(limit is not None for limit in limits) != 1:
+            raise ValueError("give exactly one of max_ratio, min_ratio, max_value, min_value")
+        return self
+
+
+class SizeCheck(Spec):
+    """Weights on disk against the baseline's, or measured peak memory."""
+
+    metric: Literal["weight_bytes", "peak_memory_bytes"] = "weight_bytes"
+    max_ratio: float = Field(gt=0)
+    tier: Tier = "supporting"
+
+
+class Policy(Spec):
+    """What a variant must show to ship. A check that is not written is not gated."""
+
+    schema_: Literal["workbench.policy/1"] = Field(alias="schema")
+    name: Name
+    quality: tuple[QualityCheck, ...] = ()
+    performance: tuple[PerformanceCheck, ...] = ()
+    size: tuple[SizeCheck, ...] = ()
+
+
+# --------------------------------------------------------------------------- suites
+
+
+class SuiteSpec(Spec):
+    """`suite.yaml`: how the samples beside it are asked and scored."""
+
+    schema_: Literal["workbench.suite/1"] = Field(alias="schema")
+    name: Name
+    description: str
+    ask: Literal["generate", "rank_choices"] = Field(
+        description="'rank_choices' compares the likelihood of each choice after the prompt"
+    )
+    system: str | None = None
+    prompt: str = Field(description="template with {field} of the sample")
+    chat_template: bool = Field(
+        description="explicit: the most common silent wrong number is a missing template"
+    )
+    max_tokens: int = Field(64, ge=1)
+    response_schema: dict[str, Any] | None = Field(
+        None, description="JSON schema, decoded under guidance"
+    )
+    scorer: Literal["choice", "contains", "exact", "normalized", "json_fields"]
+    metric: Literal["accuracy"] = "accuracy"
+    higher_is_better: Literal[True] = True
+    tags: tuple[str, ...] = ()
+
+
+class Sample(BaseModel):
+    """One line of `samples.jsonl`. Fields beyond these feed the prompt template."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    target: Any = Field(
+        description="what the scorer compares with: a text, a list of texts, an object"
+    )
+    choices: list[str] | None = None
