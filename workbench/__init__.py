@@ -1,6 +1,25 @@
 """Quantization and evaluation workbench: may this quantized model ship?
 
-Light on purpose: importing it costs milliseconds and never imports torch.
+Light on purpose: importing it costs milliseconds and never imports torch. What a notebook needs is
+here by name and loaded when it is asked for.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.context import open_run
+    from workbench.report import show
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "open_run", "show"]
+
+_LAZY = {"open_run": "workbench.context", "show": "workbench.report"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'workbench' has no attribute '{name}'")

@@ -25,7 +25,7 @@ def canonical_json(value: Any) -> bytes:
     """
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    ).encode("utf-8", "surrogatepass")
 
 
 def sha256_bytes(data: bytes) -> str:

@@ -6,7 +6,7 @@
     │   ├── CheckpointError                 no tokenizer, truncated shard, wrong shape
     │   ├── SuiteError                      broken line, duplicate id, schema that is not a schema
     │   ├── CalibrationError                too few usable rows, contaminated
-    │   └── StoreError                      a record that cannot be read, a run that is not there, a lock
+    │   └── StoreError                      a record or run that is not there, unreadable, locked
     └── MachineError               exit 3   the machine or a tool failed: try again, free something
         ├── EnvironmentFailure              an isolated environment could not be made or verified
         ├── JobFailure                      a quantizer died, ran out of memory or time

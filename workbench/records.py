@@ -7,9 +7,9 @@ result can be traced and is never reused for other bytes.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"]
@@ -187,6 +187,7 @@ class Serving(Record):
     kernels: tuple[str, ...] = Field((), description="kernel names read from the engine's log")
     kv_cache_tokens: int | None = None
     max_concurrency: float | None = None
+    choices: dict[str, Choice] = Field({}, description="what was decided for the engine, and why")
     startup_seconds: float
     log: str = Field("", description="file name of the kept log")
 
@@ -239,6 +240,7 @@ class Evaluation(Record):
     suites: tuple[SuiteResult, ...]
     repeat: tuple[SuiteResult, ...] = Field((), description="the baseline's second pass (A/A)")
     seconds: float
+    finished: str = Field("", description="when, UTC, ISO 8601")
 
 
 class LoadPoint(Record):
@@ -316,15 +318,23 @@ class Gate(Record):
         {}, description="suite -> A/A churn and difference"
     )
 
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of the variants: NO-GO, then INCONCLUSIVE, then GO; no variant is INCONCLUSIVE."""
+    warnings: tuple[str, ...] = Field((), description="what a reader must know beside the verdict")
+    verdict: Verdict = Field(
+        "INCONCLUSIVE", description="the worst of the variants'; INCONCLUSIVE where there is none"
+    )
+
+    @model_validator(mode="after")
+    def _worst(self) -> Self:
         verdicts = {v.verdict for v in self.variants}
+        worst: Verdict = "INCONCLUSIVE"
         if "NO-GO" in verdicts:
-            return "NO-GO"
-        if verdicts == {"GO"}:
-            return "GO"
-        return "INCONCLUSIVE"
+            worst = "NO-GO"
+        elif verdicts == {"GO"}:
+            worst = "GO"
+        if "verdict" in self.model_fields_set and self.verdict != worst:
+            raise ValueError(f"the verdict says {self.verdict}, the variants say {worst}")
+        object.__setattr__(self, "verdict", worst)
+        return self
 
 
 class PlanStep(Record):

@@ -21,7 +21,9 @@ BASELINE = "baseline"
 class Spec(BaseModel):
     """Base of every input: immutable, strict about types and about keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -42,7 +44,6 @@ class ModelSpec(Spec):
     hub: str | None = Field(None, description="hub id such as org/name")
     revision: str | None = Field(None, description="commit of the hub repository, never a branch")
     licence: str | None = None
-    trust_remote_code: bool = False
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -171,6 +172,12 @@ class ProfileSpec(Spec):
         return value
 
 
+def _distinct(what: str, names: list[str]) -> None:
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ValueError(f"two {what} '{twice[0]}'; they must differ")
+
+
 class Recipe(Spec):
     """One release decision: a checkpoint, its variants, and how they are judged."""
 
@@ -186,16 +193,28 @@ class Recipe(Spec):
 
     @model_validator(mode="after")
     def _variants(self) -> Self:
-        names = [v.name for v in self.variants]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise ValueError(f"two variants are called '{twice[0]}'; names must differ")
+        _distinct("variants are called", [v.name for v in self.variants])
+        _distinct("evaluate.suites entries are", list(self.evaluate.suites))
+        for w in self.profile.workloads if self.profile else ():
+            if w.prompt_tokens + w.output_tokens > self.serve.max_model_len:
+                raise ValueError(
+                    f"workload '{w.name}' needs {w.prompt_tokens + w.output_tokens} tokens, "
+                    f"serve.max_model_len is {self.serve.max_model_len}"
+                )
+        if self.profile:
+            _distinct("workloads are called", [w.name for w in self.profile.workloads])
         for v in self.variants:
             if v.name == BASELINE or v.method == "none":
                 raise ValueError("the baseline is implied: do not list it in 'variants'")
             if v.method == "gptq" and self.calibration is None:
                 raise ValueError(f"variant '{v.name}' ({v.method}) needs a 'calibration' section")
         return self
+
+    def calibrates(self, variant: AnyVariant) -> bool:
+        """True where a variant reads the calibration set; the fake method does if there is one."""
+        return variant.method == "gptq" or (
+            variant.method == "fake" and self.calibration is not None
+        )
 
     @property
     def all_variants(self) -> tuple[AnyVariant, ...]:
@@ -254,6 +273,13 @@ class PerformanceCheck(Spec):
         limits = (self.max_ratio, self.min_ratio, self.max_value, self.min_value)
         if sum(limit is not None for limit in limits) != 1:
             raise ValueError("give exactly one of max_ratio, min_ratio, max_value, min_value")
+        higher_is_better = self.metric == "output_tokens_per_s"
+        lowest = self.min_ratio is not None or self.min_value is not None
+        if lowest != higher_is_better:
+            side = "min" if higher_is_better else "max"
+            raise ValueError(
+                f"{self.metric} needs {side}_ratio or {side}_value: the other is no limit"
+            )
         return self
 
 
@@ -273,6 +299,11 @@ class Policy(Spec):
     quality: tuple[QualityCheck, ...] = ()
     performance: tuple[PerformanceCheck, ...] = ()
     size: tuple[SizeCheck, ...] = ()
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        _distinct("quality checks are of suite", [q.suite for q in self.quality])
+        return self
 
 
 # --------------------------------------------------------------------------- suites

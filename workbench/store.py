@@ -18,10 +18,11 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,6 +31,18 @@ from workbench.errors import DiskFull, StoreError, did_you_mean
 R = TypeVar("R", bound=BaseModel)
 
 RECORD = "record.json"
+#: Folders of the results folder that are no runs.
+RESERVED = ("artifacts", "checkpoints")
+#: Beside the record: what went into the id, so that a later plan can say what changed.
+SPEC = "spec.json"
+#: The record each kind of step leaves in the run's folder (``{}``: in the variant's).
+PUBLISHED = {
+    "calibrate": "calibration.json",
+    "quantize": "variants/{}/manifest.json",
+    "evaluate": "variants/{}/evaluation.json",
+    "profile": "variants/{}/profile.json",
+    "gate": "gate.json",
+}
 
 
 @contextlib.contextmanager
@@ -42,14 +55,14 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise DiskFull(
                 f"no space left on the disk while writing {path.name}",
                 where=str(path),
-                fix="free some space (old folders in results/artifacts/ are safe to delete), then run the "
-                "same command again: it goes on where it stopped",
+                fix="free some space (old folders in results/artifacts/ are safe to delete), then "
+                "run the same command again: it goes on where it stopped",
             ) from error
         raise
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write bytes under a temporary name, flush them to disk, rename. Old content or new, never half.
+    """Write bytes under a temporary name, flush to disk, rename: old content or new, never half.
 
     Raises:
         DiskFull: no space is left; the old file is untouched and the temporary one removed.
@@ -76,6 +89,12 @@ def dump_record(record: BaseModel) -> bytes:
 def write_record(path: Path, record: BaseModel) -> None:
     """Write one record, atomically."""
     write_atomic(path, dump_record(record))
+
+
+def write_if_new(path: Path, data: bytes) -> None:
+    """Write bytes, atomically, unless the file holds them already."""
+    if not path.is_file() or path.read_bytes() != data:
+        write_atomic(path, data)
 
 
 def read_record(path: Path, cls: type[R]) -> R:
@@ -106,7 +125,7 @@ def read_record(path: Path, cls: type[R]) -> R:
             raise StoreError(
                 f"a record has schema {found!r}, this workbench reads {wanted!r}",
                 where=str(path),
-                fix="run the step again with this version, or read it with the version that wrote it",
+                fix="run the step again, or read it with the version that wrote it",
             ) from error
         first = error.errors()[0]
         raise StoreError(
@@ -149,10 +168,22 @@ class Results:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        # Notebooks run in another folder than the command that starts them.
+        self.root = root.resolve()
 
     def run(self, name: str) -> Run:
-        """The run of that name, existing or not."""
+        """The run of that name, existing or not.
+
+        Raises:
+            StoreError: the name is no plain folder name, or one the results folder uses itself.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) or name in RESERVED:
+            raise StoreError(
+                f"'{name}' cannot be the name of a run",
+                where="--run",
+                fix="use letters, digits, '.', '_' and '-', starting with a letter or a digit; "
+                f"not {' or '.join(RESERVED)}",
+            )
         return Run(self, name)
 
     def runs(self) -> list[Run]:
@@ -195,11 +226,21 @@ class Results:
 
     def complete(self, kind: str, id_: str, cls: type[R]) -> R | None:
         """The record of a complete artifact, or None where it was never finished."""
-        path = self.artifact(kind, id_) / RECORD
-        if not path.is_file():
-            return None
-        record = read_record(path, cls)
+        try:
+            record = read_record(self.artifact(kind, id_) / RECORD, cls)
+        except StoreError:
+            return None  # missing, or damaged: then the step is done again
         return record if getattr(record, "id", None) == id_ else None
+
+    def spec_of(self, record: Path | None) -> dict[str, Any] | None:
+        """What went into the id of a published record; None where it or its artifact is gone."""
+        try:
+            id_ = json.loads(record.read_text("utf-8"))["id"] if record else ""
+            found = sorted((self.root / "artifacts").glob(f"*-{id_[:16]}/{SPEC}")) if id_ else []
+            spec: dict[str, Any] = json.loads(found[0].read_text("utf-8")) if found else {}
+        except (OSError, ValueError, KeyError):
+            return None
+        return spec or None
 
     def clear(self, kind: str, id_: str) -> None:
         """Remove an artifact, its record first, so that a crash in between leaves it incomplete."""
@@ -242,6 +283,11 @@ class Run:
         return self.path / "executed"
 
     @property
+    def checkpoint(self) -> Path:
+        """`checkpoint.json`: the unquantized checkpoint, so that a gate needs no weights."""
+        return self.path / "checkpoint.json"
+
+    @property
     def calibration(self) -> Path:
         """`calibration.json`."""
         return self.path / "calibration.json"
@@ -259,6 +305,10 @@ class Run:
     def variant(self, name: str) -> Path:
         """Folder of a variant's records."""
         return self.path / "variants" / name
+
+    def published(self, kind: str, variant: str | None) -> Path:
+        """Where a step's record stands in this run's folder."""
+        return self.path / PUBLISHED[kind].format(variant)
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the run for this process."""
