@@ -1,0 +1,183 @@
+"""The isolated environments of quantizers and servers: the table, and its use by name.
+
+One environment cannot hold everything (vLLM and llm-compressor pin different versions of the same
+package), so each tool has its own, created on first need from a complete lock beside this file,
+one lock per tool and processor. How they are made: `workbench.envs.build`.
+
+They lie in ``$WORKBENCH_ENVS``, by default ``~/.cache/workbench/envs``, shared by all projects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.envs import build
+from workbench.envs.build import State
+from workbench.envs.install import EnvironmentSpec, Target
+from workbench.errors import RecipeError, did_you_mean
+from workbench.progress import Progress, silent
+from workbench.records import Environment
+
+__all__ = [
+    "DEFAULT",
+    "ENVIRONMENTS",
+    "EnvironmentSpec",
+    "Listed",
+    "approximate_bytes",
+    "ensure",
+    "is_ready",
+    "leftovers",
+    "listing",
+    "lock_digest",
+    "root",
+    "spec",
+    "verify",
+]
+
+
+@dataclass(frozen=True)
+class _Row:
+    purpose: str
+    imports: tuple[str, ...]
+    cpu_bytes: int
+    cuda_bytes: int
+
+
+#: Name -> what it is for, what must import, and its size. The CUDA sizes are estimates.
+ENVIRONMENTS: dict[str, _Row] = {
+    "quantize": _Row(
+        "llm-compressor: quantizes checkpoints, writes twins, builds the demo checkpoint",
+        ("safetensors", "gguf", "torch", "transformers", "compressed_tensors", "llmcompressor"),
+        1_700_000_000,
+        7_000_000_000,
+    ),
+    "vllm": _Row(
+        "vLLM: serves every variant",
+        ("torch", "transformers", "vllm", "vllm.entrypoints.openai.api_server"),
+        3_600_000_000,
+        12_000_000_000,
+    ),
+    "llamacpp": _Row(
+        "llama.cpp: the reference the demo checkpoint's tokenizer is compared with",
+        ("xllamacpp",),
+        150_000_000,
+        150_000_000,
+    ),
+}
+#: What a run needs. `llamacpp` is for the tests.
+DEFAULT = ("quantize", "vllm")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of ``workbench env list``.
+
+    Attributes:
+        size: on disk, or about how much it will be, e.g. ``"3.4 GB"``.
+    """
+
+    name: str
+    state: State
+    size: str
+    lock_digest: str
+    purpose: str
+    path: Path
+
+
+def root() -> Path:
+    """Folder of all environments: ``$WORKBENCH_ENVS``, else one in the user's cache."""
+    if named := os.environ.get("WORKBENCH_ENVS"):
+        return Path(named).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "workbench" / "envs"
+
+
+def spec(name: str, target: Target) -> EnvironmentSpec:
+    """The environment of that name for a processor.
+
+    Raises:
+        RecipeError: there is none of that name.
+    """
+    row = ENVIRONMENTS.get(name)
+    if row is None:
+        raise RecipeError(
+            f"there is no environment '{name}'",
+            fix=did_you_mean(name, ENVIRONMENTS) + f"environments: {', '.join(ENVIRONMENTS)}",
+        )
+    return EnvironmentSpec(
+        name=name,
+        target=target,
+        purpose=row.purpose,
+        imports=row.imports,
+        requirements=Path(__file__).with_name(f"{name}-{target}.txt"),
+        approximate_bytes=row.cpu_bytes if target == "cpu" else row.cuda_bytes,
+    )
+
+
+def lock_digest(name: str, target: Target) -> str:
+    """Digest of the environment's lock and the Python version: known before it is created."""
+    return spec(name, target).lock().digest
+
+
+def approximate_bytes(name: str, target: Target) -> int:
+    """About how many bytes the environment takes on disk."""
+    return spec(name, target).approximate_bytes
+
+
+def is_ready(name: str, target: Target) -> bool:
+    """Whether it was created and verified, and its interpreter is still there."""
+    return build.complete(spec(name, target), root()) is not None
+
+
+def ensure(name: str, target: Target, progress: Progress = silent) -> Environment:
+    """The environment, created on first need. See `workbench.envs.build.ensure`."""
+    return build.ensure(spec(name, target), root(), progress)
+
+
+def verify(name: str, target: Target, progress: Progress = silent) -> Environment:
+    """Import and compare versions. See `workbench.envs.build.verify`."""
+    return build.verify(spec(name, target), root(), progress)
+
+
+def listing(target: Target) -> list[Listed]:
+    """Every environment of the table, there or not."""
+    rows = []
+    for name in ENVIRONMENTS:
+        one = spec(name, target)
+        folder = one.folder(root())
+        now = build.state(one, root())
+        size = f"{tree_bytes(folder) / 1e9:.1f} GB"
+        if now == "absent":
+            size = f"about {one.approximate_bytes / 1e9:.1f} GB"
+        rows.append(Listed(name, now, size, one.lock().digest, one.purpose, folder))
+    return rows
+
+
+def leftovers(target: Target) -> list[Path]:
+    """Environments of older locks or other Pythons in the folder: nothing here uses them."""
+    current = {spec(name, target).folder(root()).name for name in ENVIRONMENTS}
+    names = "|".join(map(re.escape, ENVIRONMENTS))
+    ours = re.compile(rf"({names})-{target}-[0-9a-f]{{12}}")
+    if not root().is_dir():
+        return []
+    return sorted(p for p in root().iterdir() if ours.fullmatch(p.name) and p.name not in current)
+
+
+def tree_bytes(folder: Path) -> int:
+    """Bytes of all files under a folder; 0 where it is not there."""
+    total = 0
+    waiting = [str(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total

@@ -1,0 +1,191 @@
+"""Runs pip for one environment: progress from its log, and its failures in a person's words.
+
+Plain pip of the environment itself: the user's own pip configuration (files, variables,
+index, proxy, certificates, find-links) alone decides where packages come from. `uv` would be
+faster but does not read pip's configuration, so it is not used.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from workbench.envs.locks import Lock, read_lock
+from workbench.errors import DiskFull, EnvironmentFailure, MachineError
+from workbench.guard import Guarded
+from workbench.jobs import job_environment, last_lines
+from workbench.progress import Progress
+
+Target = Literal["cpu", "cuda"]
+
+#: Creating takes minutes; hours mean a network that delivers nothing.
+CREATE_SECONDS = 2 * 3600.0
+_POLL_SECONDS = 0.3
+#: A package from an index, or one that lies on a disk the user's configuration names.
+_COLLECTING = re.compile(r"^(?:Collecting|Processing) (?:\S*/)?(\S+)")
+_USELESS = re.compile(
+    r"^(WARNING|DEPRECATION|Looking in|\[notice\]|Collecting|Processing|Downloading|Using)"
+)
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+_NETWORK = re.compile(
+    r"Max retries|ConnectionError|NewConnectionError|Temporary failure in name resolution|timed out"
+    r"|ProxyError|SSLError|CERTIFICATE_VERIFY_FAILED|Network is unreachable"
+)
+
+
+def python_version() -> str:
+    """``"3.11"``: what environments made from here run."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What one environment is.
+
+    Attributes:
+        name: e.g. ``"vllm"``.
+        target: processor it is for.
+        purpose: one line for a person.
+        imports: modules that must import, the cheap ones first.
+        requirements: the lock.
+        approximate_bytes: size on disk once installed.
+    """
+
+    name: str
+    target: Target
+    purpose: str
+    imports: tuple[str, ...]
+    requirements: Path
+    approximate_bytes: int
+
+    def lock(self) -> Lock:
+        """The lock, read.
+
+        Raises:
+            EnvironmentFailure: it is not a complete lock.
+        """
+        return read_lock(self.requirements, python_version())
+
+    def folder(self, root: Path) -> Path:
+        """Where it is installed: a changed lock is another folder."""
+        return root / f"{self.name}-{self.target}-{self.lock().digest[:12]}"
+
+
+def interpreter(folder: Path) -> Path:
+    """The interpreter of a virtual environment."""
+    return folder / "bin" / "python"
+
+
+def pip_install(spec: EnvironmentSpec, folder: Path, progress: Progress, held: int) -> None:
+    """Install the lock into the virtual environment in ``folder``; pip's log stays as `pip.log`.
+
+    Args:
+        spec: what to install.
+        folder: of the virtual environment.
+        progress: told every package fetched and installed; each pin counts twice.
+        held: descriptor of the creation's lock, inherited by pip.
+
+    Raises:
+        EnvironmentFailure: pip failed; its own error lines are quoted.
+        DiskFull: no space was left.
+    """
+    log = folder / "pip.log"
+    command = [
+        str(interpreter(folder)),
+        *("-m", "pip", "install", "--no-input", "--no-user", "--progress-bar", "off"),
+        *("--disable-pip-version-check", "--no-deps", "-r", str(spec.requirements)),
+    ]
+    env = job_environment(python=interpreter(folder))
+    watch = _PipProgress(spec, folder, log, progress)
+    begun = time.monotonic()
+    with Guarded.start(command, env=env, log=log, keep_open=[held]) as process:
+        while (code := process.wait(_POLL_SECONDS)) is None:
+            watch.look()
+            if time.monotonic() - begun > CREATE_SECONDS:
+                raise EnvironmentFailure(
+                    f"pip took longer than {CREATE_SECONDS / 3600:g} hours",
+                    where=str(log),
+                    fix="check the network and the index pip is configured for, then run it again",
+                )
+    watch.look()  # what it said since the last look
+    if code != 0:
+        raise pip_failure(spec, log, code)
+
+
+class _PipProgress:
+    """Reads pip's log while it grows. Every pin counts twice: fetched, then installed."""
+
+    def __init__(self, spec: EnvironmentSpec, folder: Path, log: Path, progress: Progress) -> None:
+        self.name, self.folder, self.log, self.progress = spec.name, folder, log, progress
+        self.pins = len(spec.lock().pins)
+        self.position = 0
+        self.rest = b""
+        self.collected = 0
+        self.installing = False
+
+    def look(self) -> None:
+        with self.log.open("rb") as file:
+            file.seek(self.position)
+            data = file.read()
+        self.position += len(data)
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            if match := _COLLECTING.match(text):
+                self.collected = min(self.collected + 1, self.pins)
+                what = f"{self.name}: fetching {match[1]}"
+                self.progress(self.collected - 1, 2 * self.pins, what)
+            self.installing |= text.startswith("Installing collected packages")
+        if self.installing:
+            done = min(
+                len(list(self.folder.glob("lib/python*/site-packages/*.dist-info"))), self.pins
+            )
+            what = f"{self.name}: installing {done}/{self.pins}"
+            self.progress(self.pins + done, 2 * self.pins, what)
+
+
+def pip_failure(spec: EnvironmentSpec, log: Path, code: int) -> MachineError:
+    """What went wrong, from pip's log: its own error lines, never its warnings or a password."""
+    lines = [_LOGIN.sub("***@", line) for line in last_lines(log, 400).splitlines()]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    quoted = (errors or [line for line in lines if not _USELESS.match(line)])[-8:]
+    text = "\n".join(lines)
+    if "No space left on device" in text:
+        return DiskFull(
+            f"no space was left while installing environment '{spec.name}'",
+            where=str(log),
+            fix="free some space (pip also needs room in its temporary folder, TMPDIR, and in its "
+            "cache), or set WORKBENCH_ENVS to a folder on a larger disk; then run it again",
+        )
+    fix = "read the log, then run the same command again; what pip downloaded is in its cache"
+    if "No matching distribution" in text:
+        fix = (
+            "the index your pip is configured for does not have that version for this Python and "
+            "processor (the lock was resolved for Python 3.11): see `pip config list`"
+            + cpu_torch_hint(spec)
+        )
+    elif _NETWORK.search(text):
+        fix = (
+            "check the network, and the proxy, certificate and index of your pip configuration "
+            "(`pip config list`), then run the same command again"
+        )
+    message = "".join(f"\n    {line}" for line in quoted)
+    return EnvironmentFailure(
+        f"pip could not install environment '{spec.name}' (exit code {code}):{message}",
+        where=str(log),
+        fix=fix,
+    )
+
+
+def cpu_torch_hint(spec: EnvironmentSpec) -> str:
+    """Where CPU builds of torch come from, as the end of a fix; empty where it does not matter."""
+    if spec.target == "cuda" or "torch" not in spec.lock().pins:
+        return ""
+    return (
+        "; torch's CPU builds are on PyTorch's own CPU index (pytorch.org, 'Get Started'), which "
+        "pip finds with: pip config set global.extra-index-url URL"
+    )
