@@ -1,0 +1,131 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hard_lines import hard_lines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.checkpoint import inspect
+from workbench.errors import CheckpointError, RecipeError
+from workbench.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny: Path) -> Tokenizer:
+    return Tokenizer.load(tiny)
+
+
+def with_template(tiny: Path, folder: Path, template: str) -> Tokenizer:
+    shutil.copytree(tiny, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return Tokenizer.load(folder)
+
+
+def test_every_text_comes_back(tokenizer: Tokenizer) -> None:
+    for line in hard_lines(1000):
+        assert tokenizer.decode(tokenizer.encode(line, add_special_tokens=False)) == line
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_special_tokens_in_the_text_are_one_id(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("<|im_start|><|im_end|>", add_special_tokens=False) == [1, 2]
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
+
+
+def test_render(tokenizer: Tokenizer) -> None:
+    messages = [{"role": "user", "content": "Hi <b>"}, {"role": "assistant", "content": "Yes"}]
+    turns = "<|im_start|>user\nHi <b><|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n"
+    assert tokenizer.render(messages, add_generation_prompt=False) == turns
+    assert tokenizer.render(messages, True) == turns + "<|im_start|>assistant\n"
+
+
+def test_what_templates_of_the_field_use(tiny: Path, tmp_path: Path) -> None:
+    template = (
+        "{{ bos_token }}{% for m in messages %}\n"
+        "    {% if m.role == 'skip' %}{% continue %}{% endif %}\n"
+        "    {% generation %}{{ m.content | tojson }}{% endgeneration %}\n"
+        "{% endfor %}{{ strftime_now('%Y') | length }}{% if tools %}T{% endif %}"
+    )
+    tokenizer = with_template(tiny, tmp_path / "t", template)
+    messages = [{"role": "skip", "content": "x"}, {"role": "user", "content": "é<>'"}]
+    # trim_blocks and lstrip_blocks as in transformers; tojson neither escapes HTML nor Unicode.
+    assert tokenizer.render(messages, False) == '<|im_start|>"é<>\'"4'
+
+
+def test_a_fixed_day(tiny: Path, tmp_path: Path) -> None:
+    tokenizer = with_template(tiny, tmp_path / "t", "{{ strftime_now('%d %b %Y') }}")
+    assert tokenizer.render([], False) == "01 Jan 2026"
+
+
+def test_template_that_raises(tiny: Path, tmp_path: Path) -> None:
+    template = "{{ raise_exception('only user and assistant') }}"
+    tokenizer = with_template(tiny, tmp_path / "t", template)
+    with pytest.raises(RecipeError, match="only user and assistant") as error:
+        tokenizer.render([{"role": "tool", "content": ""}], False)
+    assert "tool" in error.value.where
+
+
+@pytest.mark.parametrize("attack", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"])
+def test_the_sandbox_holds(tiny: Path, tmp_path: Path, attack: str) -> None:
+    tokenizer = with_template(tiny, tmp_path / "t", attack)
+    with pytest.raises(RecipeError):
+        tokenizer.render([{"role": "user", "content": "x"}], False)
+
+
+def test_no_template(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "t")
+    (tmp_path / "t" / "chat_template.jinja").unlink()
+    config = tmp_path / "t" / "tokenizer_config.json"
+    config.write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
+    tokenizer = Tokenizer.load(tmp_path / "t")
+    assert tokenizer.template_digest is None
+    assert tokenizer.eos_id == 2
+    with pytest.raises(RecipeError, match="no chat template"):
+        tokenizer.render([], True)
+
+
+def test_digests_are_the_checkpoints(tiny: Path, tokenizer: Tokenizer) -> None:
+    found = inspect(tiny)
+    assert tokenizer.digest == found.tokenizer_digest
+    assert tokenizer.template_digest == found.template_digest
+
+
+def test_saved_truncation_is_not_applied(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "t")
+    file = tmp_path / "t" / "tokenizer.json"
+    value = json.loads(file.read_text())
+    value["truncation"] = {
+        "direction": "Right",
+        "max_length": 4,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    file.write_text(json.dumps(value))
+    assert len(Tokenizer.load(tmp_path / "t").encode("a" * 100, False)) > 4
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("tokenizer.json", "{}", "cannot be read"),
+        ("chat_template.jinja", "{% for %}", "chat template is not valid"),
+        ("tokenizer_config.json", "{", "not JSON"),
+        ("tokenizer.json", None, "no tokenizer"),
+    ],
+)
+def test_broken_files(
+    tiny: Path, tmp_path: Path, file: str, content: str | None, message: str
+) -> None:
+    shutil.copytree(tiny, tmp_path / "t")
+    (tmp_path / "t" / file).unlink()
+    if content is not None:
+        (tmp_path / "t" / file).write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        Tokenizer.load(tmp_path / "t")

@@ -1,0 +1,211 @@
+"""Encode text and render chats in the light kernel, without transformers.
+
+`tokenizers` encodes; a jinja2 sandbox renders. The sandbox has what transformers gives a chat
+template (``raise_exception``, ``strftime_now``, ``tojson``, loop controls, the ``generation``
+block), with one difference on purpose: a template that asks for today's date gets a fixed one, so
+that the same recipe sends the same prompts every day.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer as Backend
+
+from workbench.checkpoint import TOKENIZER_FILES, read_template, tokenizer_digest
+from workbench.digest import sha256_file, sha256_text
+from workbench.errors import CheckpointError, RecipeError
+
+#: What ``strftime_now`` formats.
+TEMPLATE_DATE = datetime(2026, 1, 1)
+_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer and chat template.
+
+    Args:
+        backend: the loaded ``tokenizer.json``.
+        special: role -> token text, such as ``{"eos_token": "<|im_end|>"}``.
+        template: text of the chat template; None where there is none.
+        digest: content id of the tokenizer's files.
+    """
+
+    def __init__(
+        self, backend: Backend, special: Mapping[str, str], template: str | None, digest: str
+    ) -> None:
+        self._backend = backend
+        self.special = dict(special)
+        self.template = template
+        self.digest = digest
+        self._compiled = None if template is None else _compile(template)
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """Load from a checkpoint folder.
+
+        Raises:
+            CheckpointError: there is no tokenizer, or it or its template cannot be read.
+        """
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            raise CheckpointError(
+                "the checkpoint has no tokenizer (tokenizer.json)",
+                where=str(path),
+                fix="copy the tokenizer files of the original model into the folder",
+            )
+        try:
+            backend = Backend.from_file(str(file))
+        except Exception as error:  # the binding raises Exception itself
+            raise CheckpointError(
+                f"tokenizer.json cannot be read: {error}",
+                where=str(file),
+                fix="fetch the file again",
+            ) from error
+        # A saved tokenizer may carry settings of the run that saved it; neither belongs here.
+        backend.no_truncation()
+        backend.no_padding()
+        files = {n: sha256_file(path / n) for n in TOKENIZER_FILES if (path / n).is_file()}
+        try:
+            return cls(backend, _special(path), read_template(path), tokenizer_digest(files))
+        except TemplateError as error:
+            raise CheckpointError(
+                f"the chat template is not valid: {error}",
+                where=str(path),
+                fix="correct chat_template.jinja, or copy it from the original model",
+            ) from error
+
+    @property
+    def template_digest(self) -> str | None:
+        """sha256 of the chat template's text."""
+        return None if self.template is None else sha256_text(self.template)
+
+    @property
+    def bos_id(self) -> int | None:
+        """Id of the beginning-of-sequence token, if there is one."""
+        return self._id("bos_token")
+
+    @property
+    def eos_id(self) -> int | None:
+        """Id of the end-of-sequence token, if there is one."""
+        return self._id("eos_token")
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids; special tokens written in the text are always recognized.
+
+        Args:
+            text: what to encode.
+            add_special_tokens: add what the tokenizer itself puts around a text (a BOS, mostly).
+                False for text a chat template has rendered: the template wrote them already.
+        """
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Text of token ids."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+        """Render a chat with the model's own template.
+
+        Args:
+            messages: ``{"role": ..., "content": ...}`` in order.
+            add_generation_prompt: end with the opening of the assistant's turn.
+
+        Raises:
+            RecipeError: there is no template, or it refuses these messages.
+        """
+        if self._compiled is None:
+            raise RecipeError(
+                "the checkpoint has no chat template",
+                where="chat_template",
+                fix="say 'chat_template: false' where the text is meant to go in as it is",
+            )
+        try:
+            return str(
+                self._compiled.render(
+                    messages=[dict(message) for message in messages],
+                    add_generation_prompt=add_generation_prompt,
+                    tools=None,
+                    documents=None,
+                    **self.special,
+                )
+            )
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            roles = ", ".join(str(message.get("role")) for message in messages)
+            raise RecipeError(
+                f"the chat template refused the messages: {error}",
+                where=f"roles: {roles}",
+                fix="give messages the template accepts; many want user and assistant in turns",
+            ) from error
+
+    def _id(self, role: str) -> int | None:
+        token = self.special.get(role)
+        return None if token is None else self._backend.token_to_id(token)
+
+
+class _Generation(Extension):
+    """``{% generation %}`` marks the assistant's tokens for training; here only the text counts."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def _compile(template: str) -> Any:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, "jinja2.ext.loopcontrols"],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = TEMPLATE_DATE.strftime
+    return environment.from_string(template)
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes for HTML, which would change the prompt.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _special(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        file = path / name
+        if not file.is_file():
+            continue
+        try:
+            value = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{name} is not JSON: {error}", where=str(file), fix="fetch the file again"
+            ) from error
+        for role in _ROLES:
+            token = value.get(role)
+            if isinstance(token, dict):
+                token = token.get("content")
+            if isinstance(token, str):
+                found[role] = token
+    return found
