@@ -1,0 +1,166 @@
+"""Recipes and policies from YAML: each mistake is named with its line, its key and the fix."""
+
+from pathlib import Path
+
+import pytest
+
+from workbench.errors import RecipeError
+from workbench.recipe import dump_lock, find_project, load_lock, load_recipe
+
+RECIPE = """\
+schema: workbench.recipe/1
+name: r
+model: {path: model}
+calibration: {source: instructions, samples: 4}
+variants:
+  - {name: fp8, method: fp8}
+  - {name: w4, method: gptq, group_size: 64}
+evaluate: {suites: [sentiment]}
+profile:
+  workloads: [{name: short, prompt_tokens: 8, output_tokens: 4}]
+policy: policy.yaml
+"""
+POLICY = """\
+schema: workbench.policy/1
+name: p
+quality:
+  - {suite: sentiment, margin: 0.05}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for folder in ("eval_suites", "calib_data", "model"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def test_loads_and_locks(project: Path) -> None:
+    loaded = load_recipe(project / "recipe.yaml")
+    assert [v.name for v in loaded.recipe.all_variants] == ["baseline", "fp8", "w4"]
+    assert loaded.recipe.profile is not None
+    assert loaded.recipe.profile.concurrency == (1, 8)
+    lock = project / "recipe.lock.yaml"
+    lock.write_bytes(dump_lock(loaded))
+    again = load_lock(lock)
+    assert again == loaded
+    assert again.digest == loaded.digest
+
+
+def test_digest_follows_recipe_and_policy_not_layout(project: Path) -> None:
+    before = load_recipe(project / "recipe.yaml").digest
+    (project / "recipe.yaml").write_text("# a comment\n" + RECIPE)
+    assert load_recipe(project / "recipe.yaml").digest == before
+    (project / "policy.yaml").write_text(POLICY.replace("0.05", "0.04"))
+    assert load_recipe(project / "recipe.yaml").digest != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("name: r", "name: r\nserv: {}", 3, "did you mean 'serve'"),
+        ("samples: 4", "sample: 4", 4, "did you mean 'samples'"),
+        ("group_size: 64", "groupsize: 64", 7, "did you mean 'group_size'"),
+        ("group_size: 64", 'group_size: "64"', 7, "valid integer"),
+        ("group_size: 64", "group_size: 3", 7, "32, 64 and 128 are usual"),
+        ("method: fp8", "method: fp9", 6, "did you mean 'fp8'"),
+        ("{name: fp8, method: fp8}", "{name: fp8}", 6, "has no 'method'"),
+        ("name: fp8", "name: w4", 1, "two variants are called 'w4'"),
+        ("name: fp8", "name: baseline", 1, "baseline is implied"),
+        ("name: fp8", "name: ../up", 6, "pattern"),
+        ("{path: model}", "{hub: a/b}", 3, "needs 'revision'"),
+        ("{path: model}", "{path: model, hub: a/b, revision: c}", 3, "exactly one"),
+        ("recipe/1", "recipe/7", 1, "workbench.recipe/1"),
+        (
+            "calibration: {source: instructions, samples: 4}\n",
+            "",
+            1,
+            "needs a 'calibration' section",
+        ),
+        ("samples: 4", "samples: true", 4, "valid integer"),
+        ("policy: policy.yaml", "policy: [a]", 11, "valid string"),
+        ("{suites: [sentiment]}", "{suites: []}", 8, "at least 1 item"),
+        ("name: r\n", "name: r\nname: s\n", 3, "given twice"),
+        ("name: r\n", "name: [r\n", 3, "not valid YAML"),
+        ("name: r\n", "name: !!python/object/apply:os.system [true]\n", 2, "not valid YAML"),
+    ],
+)
+def test_mistake_is_named_with_line_and_fix(
+    project: Path, old: str, new: str, line: int, says: str
+) -> None:
+    assert old in RECIPE
+    (project / "recipe.yaml").write_text(RECIPE.replace(old, new, 1))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(project / "recipe.yaml")
+    assert says in str(caught.value)
+    assert f"recipe.yaml:{line}" in caught.value.where, caught.value.where
+
+
+def test_every_problem_is_listed_at_once(project: Path) -> None:
+    text = RECIPE.replace("name: r", "nam: r", 1).replace("samples: 4", "samples: no")
+    (project / "recipe.yaml").write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(project / "recipe.yaml")
+    assert "line 2: unknown key 'nam'" in caught.value.what
+    assert "line 4: 'calibration.samples'" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("{path: model}", "{path: modell}", "checkpoint folder 'modell' is not there"),
+        ("{path: model}", "{path: up/tiny}", "build it with: workbench demo --tiny"),
+        ("policy.yaml", "polcy.yaml", "did you mean 'policy.yaml'"),
+    ],
+)
+def test_missing_files(project: Path, old: str, new: str, says: str) -> None:
+    (project / "recipe.yaml").write_text(RECIPE.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(project / "recipe.yaml")
+    assert says in str(caught.value)
+
+
+def test_missing_recipe_suggests_a_neighbour(project: Path) -> None:
+    with pytest.raises(RecipeError, match="no file recipes") as caught:
+        load_recipe(project / "recipes.yaml")
+    assert "did you mean 'recipe.yaml'" in caught.value.fix
+
+
+@pytest.mark.parametrize("content", [b"", b"- a\n", b"\xff\xfe", b"just text"])
+def test_no_mapping(project: Path, content: bytes) -> None:
+    (project / "recipe.yaml").write_bytes(content)
+    with pytest.raises(RecipeError):
+        load_recipe(project / "recipe.yaml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("margin: 0.05", "margin: -0.05", "greater than 0"),
+        ("margin: 0.05", "margin: 0.05, confidence: 95", "less than 1"),
+        ("margin: 0.05", "margn: 0.05", "did you mean 'margin'"),
+        ("quality:", "qualiti:", "did you mean 'quality'"),
+    ],
+)
+def test_policy_mistakes(project: Path, old: str, new: str, says: str) -> None:
+    (project / "policy.yaml").write_text(POLICY.replace(old, new))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(project / "recipe.yaml")
+    assert says in str(caught.value)
+    assert "policy.yaml" in caught.value.where
+
+
+def test_outside_a_project(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="not inside a workbench project"):
+        find_project(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["schema: other\n", "schema: workbench.recipe-lock/1\nrecipe: 3\n"]
+)
+def test_damaged_lock(tmp_path: Path, content: str) -> None:
+    (tmp_path / "recipe.lock.yaml").write_text(content)
+    with pytest.raises(RecipeError, match="lock"):
+        load_lock(tmp_path / "recipe.lock.yaml")

@@ -1,0 +1,375 @@
+"""Load YAML into specs, and say precisely what is wrong where.
+
+Every complaint names the file and the line, the key, and the nearest known key. Paths inside a
+recipe are relative to the recipe file. YAML is read with the safe loader; a key given twice is an
+error, not the last one wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from workbench.calibration import resolve_source
+from workbench.digest import content_id
+from workbench.errors import RecipeError, UserError, did_you_mean
+from workbench.spec import Policy, Recipe
+
+T = TypeVar("T", bound=BaseModel)
+
+#: Checkpoints the workbench can build itself, by folder name.
+_DEMOS = {"SmolLM2-135M-Instruct": "workbench demo", "tiny": "workbench demo --tiny"}
+LOCK_SCHEMA = "workbench.recipe-lock/1"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A recipe with everything it refers to found.
+
+    Attributes:
+        recipe: as written.
+        policy: the policy it names.
+        source: the recipe file.
+        project: folder that holds `eval_suites/` and `calib_data/`.
+        model_path: folder of the unquantized checkpoint; None while a hub model is not fetched.
+    """
+
+    recipe: Recipe
+    policy: Policy
+    source: Path
+    project: Path
+    model_path: Path | None
+
+    @property
+    def digest(self) -> str:
+        """Content id of the recipe and its policy."""
+        return content_id({"recipe": _dump(self.recipe), "policy": _dump(self.policy)})
+
+    @property
+    def calibration_source(self) -> Path | None:
+        """File of the calibration source: beside the recipe, or a folder of `calib_data/`.
+
+        Raises:
+            CalibrationError: there is no such source.
+        """
+        if self.recipe.calibration is None:
+            return None
+        name = self.recipe.calibration.source
+        beside = self.source.parent / Path(name).expanduser()
+        return beside if beside.is_file() else resolve_source(name, self.project)
+
+    @property
+    def policy_digest(self) -> str:
+        """Content id of the policy alone."""
+        return content_id(_dump(self.policy))
+
+
+def _dump(model: BaseModel) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """The safe loader, refusing a key that is given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key '{key}' is given twice, first in line {seen[key]}",
+                    problem_mark=key_node.start_mark,
+                )
+            seen[key] = line
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path, error: type[UserError] = RecipeError) -> tuple[Any, yaml.Node | None]:
+    """Parse one YAML document; returns its value and its node tree (for line numbers).
+
+    Raises:
+        UserError: of the class given - missing file, not UTF-8, not YAML, a key given twice.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        hint = did_you_mean(path.name, siblings)
+        raise error(
+            f"there is no file {path.name}", where=str(path), fix=hint or "check the path"
+        ) from None
+    except IsADirectoryError:
+        raise error("this is a folder, not a file", where=str(path), fix="name the file") from None
+    except UnicodeDecodeError as bad:
+        raise error(
+            f"not UTF-8: byte {bad.start} cannot be decoded",
+            where=str(path),
+            fix="save it as UTF-8",
+        ) from None
+    try:
+        loader = _UniqueKeyLoader(text)
+        try:
+            node = loader.get_single_node()
+            value = loader.construct_document(node) if node is not None else None
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as bad:
+        line = bad.problem_mark.line + 1 if bad.problem_mark else 1
+        raise error(
+            f"not valid YAML: {bad.problem}", where=f"{path}:{line}", fix="mend that line"
+        ) from None
+    except yaml.YAMLError as bad:
+        raise error(f"not valid YAML: {bad}", where=str(path), fix="mend the file") from None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as bad:
+        # PyYAML lets these through: a date that is none, a tag whose value is of another kind.
+        raise error(
+            f"a value cannot be read: {bad}",
+            where=str(path),
+            fix="quote texts that look like dates",
+        ) from None
+    return value, node
+
+
+def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) -> T:
+    """Read a YAML file into a spec.
+
+    Raises:
+        UserError: of the class given, listing every problem found with its line and key.
+    """
+    value, node = read_yaml(path, error)
+    if not isinstance(value, dict):
+        raise error(
+            "the file holds no mapping of keys",
+            where=str(path),
+            fix=f"see the keys of {cls.__name__}",
+        )
+    try:
+        return cls.model_validate(value)
+    except ValidationError as bad:
+        details = bad.errors()
+        # A broken item also leaves its list too short; only the item is worth saying.
+        broken = {d["loc"][:1] for d in details if d["type"] != "too_short"}
+        details = [d for d in details if d["type"] != "too_short" or d["loc"][:1] not in broken]
+        problems = [_problem(detail, cls, node) for detail in details]
+        if len(problems) == 1:
+            what, line, fix = problems[0]
+            raise error(what, where=f"{path}:{line}", fix=fix) from None
+        listing = "\n".join(
+            f"  line {line}: {what}{f' ({fix})' if fix else ''}" for what, line, fix in problems
+        )
+        raise error(
+            f"{len(problems)} problems:\n{listing}", where=str(path), fix="mend each line named"
+        ) from None
+
+
+def _problem(
+    detail: ErrorDetails, cls: type[BaseModel], node: yaml.Node | None
+) -> tuple[str, int, str]:
+    """One pydantic complaint as (what, line, fix)."""
+    keys, line = _locate(detail["loc"], node)
+    key = ".".join(keys)
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = sorted(_known_keys(cls, detail["loc"]))
+        return (
+            f"unknown key '{key}'",
+            line,
+            did_you_mean(keys[-1], known) + f"known: {', '.join(known)}",
+        )
+    if kind == "missing":
+        return f"key '{key}' is missing", line, f"add '{keys[-1]}:'"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = str(context.get("tag", ""))
+        tags = [
+            t.strip(" '") for t in str(context.get("expected_tags", "")).split(",") if t.strip()
+        ]
+        tags = [t for t in tags if t != "none"] or _variant_tags()
+        what = f"unknown method '{tag}'" if tag else f"'{key}' has no 'method'"
+        return what, line, did_you_mean(tag, tags) + f"methods: {', '.join(tags)}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if kind == "literal_error":
+        message = f"{detail['input']!r} is not one of {context.get('expected', '')}"
+        hint = did_you_mean(
+            str(detail["input"]), str(context.get("expected", "")).replace("'", "").split(", ")
+        )
+        return (f"'{key}': {message}" if key else message), line, hint.strip()
+    if kind.endswith("_type"):
+        message = f"{message}, not {detail['input']!r}"
+    return (f"'{key}': {message}" if key else message), line, ""
+
+
+def _variant_tags() -> list[str]:
+    return ["fp8", "gptq", "fake"]
+
+
+def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[str], int]:
+    """Follow a pydantic location through the YAML nodes: the keys that exist there, and the line.
+
+    Union tags appear in the location but not in the file; they are left out.
+    """
+    keys: list[str] = []
+    line = node.start_mark.line + 1 if node else 1
+    for position, part in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(node, yaml.MappingNode):
+            for key_node, value_node in node.value:
+                if key_node.value == str(part):
+                    keys.append(str(part))
+                    line, node = key_node.start_mark.line + 1, value_node
+                    break
+            else:
+                if last:
+                    keys.append(str(part))
+        elif (
+            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
+        ):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+            keys.append(str(part))
+        elif last:
+            keys.append(str(part))
+    return keys, line
+
+
+def _known_keys(cls: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
+    """The keys allowed where `loc` points, following nested models, tuples and tagged unions."""
+    here: list[type[BaseModel]] = [cls]
+    for part in loc[:-1]:
+        if isinstance(part, int):
+            continue
+        tagged = [c for c in here if _tag(c) == part]
+        if tagged:
+            here = tagged
+            continue
+        nested: list[type[BaseModel]] = []
+        for c in here:
+            for name, field in c.model_fields.items():
+                if part in (name, field.alias):
+                    nested += _models_in(field.annotation)
+        here = nested or here
+    return {field.alias or name for c in here for name, field in c.model_fields.items()}
+
+
+def _tag(cls: type[BaseModel]) -> str | None:
+    field = cls.model_fields.get("method")
+    values = get_args(field.annotation) if field else ()
+    return str(values[0]) if values else None
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is Union or get_args(annotation):
+        return [m for part in get_args(annotation) for m in _models_in(part)]
+    return []
+
+
+def find_project(start: Path) -> Path:
+    """The nearest folder upwards that holds `eval_suites/` and `calib_data/`.
+
+    Raises:
+        RecipeError: there is none up to the root of the disk.
+    """
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if (folder / "eval_suites").is_dir() and (folder / "calib_data").is_dir():
+            return folder
+    raise RecipeError(
+        "not inside a workbench project: no folder upwards holds eval_suites/ and calib_data/",
+        where=str(start),
+        fix="run from inside the project, or put the recipe there",
+    )
+
+
+def load_recipe(path: Path) -> Loaded:
+    """Load a recipe and its policy, and find the project and the checkpoint they speak of.
+
+    Raises:
+        RecipeError: anything wrong in either file, or a file that is missing.
+    """
+    recipe = load_spec(path, Recipe)
+    folder = path.resolve().parent
+    policy_path = folder / recipe.policy
+    if not policy_path.is_file():
+        near = (
+            [p.name for p in policy_path.parent.glob("*.y*ml")]
+            if policy_path.parent.is_dir()
+            else []
+        )
+        raise RecipeError(
+            f"the policy file '{recipe.policy}' is not there",
+            where=f"{path}: policy",
+            fix=did_you_mean(policy_path.name, near)
+            + "paths in a recipe are relative to the recipe file",
+        )
+    policy = load_spec(policy_path, Policy)
+    model_path = None
+    if recipe.model.path is not None:
+        model_path = (folder / Path(recipe.model.path).expanduser()).resolve()
+        if not model_path.is_dir():
+            build = _DEMOS.get(model_path.name)
+            raise RecipeError(
+                f"the checkpoint folder '{recipe.model.path}' is not there",
+                where=f"{path}: model.path",
+                fix=f"build it with: {build}"
+                if build
+                else f"looked for {model_path}; paths are relative to the recipe file",
+            )
+    return Loaded(recipe, policy, path.resolve(), find_project(folder), model_path)
+
+
+def dump_lock(loaded: Loaded) -> bytes:
+    """`recipe.lock.yaml`: recipe, policy and resolved paths; a run goes on from it alone."""
+    data = {
+        "schema": LOCK_SCHEMA,
+        "source": str(loaded.source),
+        "project": str(loaded.project),
+        "model_path": str(loaded.model_path) if loaded.model_path else None,
+        "recipe": _dump(loaded.recipe),
+        "policy": _dump(loaded.policy),
+    }
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100).encode()
+
+
+def load_lock(path: Path) -> Loaded:
+    """Read `recipe.lock.yaml` back.
+
+    Raises:
+        RecipeError: it is missing, damaged, or from another version.
+    """
+    value, _ = read_yaml(path)
+    if not isinstance(value, dict) or value.get("schema") != LOCK_SCHEMA:
+        raise RecipeError(
+            "this is not a recipe lock this version can read",
+            where=str(path),
+            fix="start the run again from its recipe",
+        )
+    try:
+        return Loaded(
+            Recipe.model_validate(value["recipe"]),
+            Policy.model_validate(value["policy"]),
+            Path(value["source"]),
+            Path(value["project"]),
+            Path(value["model_path"]) if value["model_path"] else None,
+        )
+    except (ValidationError, KeyError, TypeError) as bad:
+        raise RecipeError(
+            f"the recipe lock is damaged: {bad}",
+            where=str(path),
+            fix="start the run again from its recipe",
+        ) from None
+
+
+def changed_since(loaded: Loaded) -> bool:
+    """True where the files a lock came from are still there and say something else now."""
+    try:
+        return load_recipe(loaded.source).digest != loaded.digest
+    except RecipeError:
+        return False

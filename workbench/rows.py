@@ -1,0 +1,193 @@
+"""The file of rows of one suite on one variant: append, read back, go on after a crash.
+
+One JSON object a line. Lines are appended while answers come, so a crash can tear the last one;
+nothing else about the file is ever half done. It does not ask, score or compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from workbench.digest import content_id
+from workbench.errors import StoreError
+from workbench.records import Evaluation, SampleRow
+from workbench.store import disk_errors, write_atomic
+
+#: Longest time a row is in the file but perhaps not yet on the disk, seconds.
+SYNC_SECONDS = 1.0
+
+
+def rows_digest(rows: Iterable[SampleRow]) -> str:
+    """Digest of what was asked, answered and scored, in sample order; timings are left out."""
+    return content_id([[r.id, r.prompt_digest, r.target_digest, r.output, r.score] for r in rows])
+
+
+def altered(folder: Path, record: Evaluation) -> str:
+    """What is wrong with the rows an evaluation speaks of; an empty text where nothing is."""
+    for result in (*record.suites, *record.repeat):
+        path = folder / result.rows_file
+        try:
+            same = rows_digest(read_rows(path)) == result.rows_digest
+        except (StoreError, OSError):
+            return f"its rows {path.name} are lost or damaged"
+        if not same:
+            return f"its rows {path.name} are not those that were recorded"
+    return ""
+
+
+def read_rows(path: Path) -> tuple[SampleRow, ...]:
+    """Every row of a finished file, in its order.
+
+    Raises:
+        StoreError: the file is missing, a line is not a row, or an id is there twice.
+    """
+    rows: list[SampleRow] = []
+    lines: dict[str, int] = {}
+    for number, line in enumerate(_read(path, missing_ok=False), 1):
+        where = f"{path}:{number}"
+        try:
+            row = _parse(line)
+        except ValueError as bad:
+            raise StoreError(
+                f"a line is not a row: {bad}", where=where, fix="run the evaluation again"
+            ) from None
+        if row.id in lines:
+            raise StoreError(
+                f"sample '{row.id}' has two rows, the first in line {lines[row.id]}",
+                where=where,
+                fix="run the evaluation again",
+            )
+        lines[row.id] = number
+        rows.append(row)
+    return tuple(rows)
+
+
+def keep_rows(path: Path, digests: Mapping[str, tuple[str, str]]) -> dict[str, SampleRow]:
+    """What an unfinished file holds that need not be asked again.
+
+    Args:
+        path: may be missing; a torn or damaged line is as if it were not there.
+        digests: sample id -> prompt digest and target digest, as they are now.
+
+    Returns:
+        Rows by id: answered without error, of a sample that is still asked in these words.
+    """
+    kept: dict[str, SampleRow] = {}
+    for line in _read(path, missing_ok=True):
+        try:
+            row = _parse(line)
+        except ValueError:
+            continue
+        if row.error is None and digests.get(row.id) == (row.prompt_digest, row.target_digest):
+            kept[row.id] = row
+    return kept
+
+
+def write_rows(path: Path, rows: Iterable[SampleRow]) -> None:
+    """Write a whole file of rows, atomically."""
+    write_atomic(path, b"".join(map(_dump, rows)))
+
+
+class RowFile:
+    """Appends rows. A row is with the operating system at once, and on disk within a second.
+
+    Args:
+        path: the file; what it holds stays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._dirty = False
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: one write a row, so that only the last line can be torn.
+            self._file = path.open("ab", buffering=0)
+
+    def append(self, row: SampleRow) -> None:
+        """Add one row.
+
+        Raises:
+            DiskFull: no space is left.
+        """
+        data = memoryview(_dump(row))
+        with disk_errors(self._path):
+            while data:
+                data = data[self._file.write(data) :]
+        self._dirty = True
+
+    def sync(self) -> None:
+        """Wait until what was appended is on disk."""
+        if self._dirty:
+            self._dirty = False
+            with disk_errors(self._path):
+                os.fsync(self._file.fileno())
+
+    @contextlib.asynccontextmanager
+    async def syncing(self) -> AsyncIterator[None]:
+        """Sync every second while the block runs, and close the file after it."""
+
+        async def forever() -> None:
+            while True:
+                await asyncio.sleep(SYNC_SECONDS)
+                # Off the loop: a busy disk must not be taken for a slow server.
+                await asyncio.to_thread(self.sync)
+
+        task = asyncio.create_task(forever())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self.close()
+
+    def close(self) -> None:
+        """Sync and close."""
+        try:
+            self.sync()
+        finally:
+            self._file.close()
+
+
+def clean_text(text: str) -> str:
+    """A text that UTF-8 can hold: half characters (lone surrogates) become U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _dump(row: SampleRow) -> bytes:
+    data = row.model_dump(mode="json")
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _read(path: Path, *, missing_ok: bool) -> list[bytes]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if missing_ok:
+            return []
+        raise StoreError(
+            "the rows of a suite are missing", where=str(path), fix="run the evaluation again"
+        ) from None
+    lines = data.split(b"\n")
+    # A whole file ends with a line end; what stands after the last one was cut short.
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _parse(line: bytes) -> SampleRow:
+    try:
+        value: Any = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    try:
+        return SampleRow.model_validate(value)
+    except ValidationError as bad:
+        first = bad.errors()[0]
+        raise ValueError(f"{first['msg']} at {'.'.join(map(str, first['loc']))}") from None
