@@ -1,0 +1,313 @@
+"""The checks of a policy, each from records to one status, one sentence and the numbers. Pure.
+
+    quality      PASS where the one-sided upper limit of the paired loss is within the margin, FAIL
+                 where the lower limit is beyond it, otherwise INCONCLUSIVE with the items it takes
+    performance  a ratio to the baseline, or an absolute target, of one figure of the profile; one
+                 run of few requests, so no interval yet, and the sentence says how many requests
+    size         bytes of weights, or peak memory, against the baseline's
+
+What cannot be checked is MISSING or NOT COMPARABLE, never a pass. Numbers are compared unrounded
+and rounded only in sentences. How the statuses add up to a verdict is `workbench.gate`'s matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench import stats
+from workbench.evidence import (
+    Evidence,
+    Refusal,
+    VariantEvidence,
+    first_difference,
+    pair,
+    wrong_weights,
+)
+from workbench.records import Check, CheckStatus, LoadPoint, Profile
+from workbench.spec import PerformanceCheck, QualityCheck, SizeCheck
+
+#: Fewer completed requests than this say nothing about a median, let alone a p95.
+MIN_REQUESTS = 8
+
+
+def points(value: float, beside: float | None = None) -> str:
+    """A share as percentage points, with as many decimals as tell it from another one."""
+    for decimals in range(1, 9):
+        text = f"{100 * value:.{decimals}f}"
+        if beside is None or value == beside or text != f"{100 * beside:.{decimals}f}":
+            break
+    return text if float(text) else f"{0:.{decimals}f}"
+
+
+def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
+    """Non-inferiority of one suite, on the paired rows."""
+    details: dict[str, Any] = {"suite": check.suite, "confidence": check.confidence}
+
+    def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
+        return Check(
+            name=check.suite,
+            kind="quality",
+            tier=check.tier,
+            status=status,
+            sentence=f"{check.suite}: {sentence}.",
+            limit=check.margin,
+            details=details,
+            **values,
+        )
+
+    paired = pair(evidence, variant, check.suite)
+    if isinstance(paired, Refusal):
+        return answer(paired.status, paired.sentence)
+    before, after = paired.scores
+    n = len(before)
+    loss = stats.paired_interval(before, after, check.confidence)
+    changed = stats.churn(before, after, *paired.outputs)
+    variance = stats.pair_variance([b - a for b, a in zip(before, after, strict=True)])
+    worse, different = stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)
+    baseline, score = sum(before) / n, sum(after) / n
+    details |= {
+        "baseline_score": baseline,
+        "variant_score": score,
+        "method": loss.method,
+        "churn": changed.as_dict(),
+        "mcnemar_p_worse": worse,
+        "mcnemar_p_different": different,
+        "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
+    }
+    values = {"value": loss.estimate, "low": loss.low, "high": loss.high, "n": n}
+    moved = f"the mean score {_moved(loss.estimate, baseline, score)} over {n} paired samples"
+    sure = f"with {100 * check.confidence:.4g} % confidence"
+    if n < check.min_n:
+        return answer(
+            "INCONCLUSIVE", f"{moved}, and the policy wants at least {check.min_n}", **values
+        )
+    if baseline <= check.margin:
+        none = "scores 0 on it" if baseline == 0 else f"scores only {points(baseline)} % on it"
+        return answer(
+            "INCONCLUSIVE",
+            f"the baseline {none}, so no loss beyond {points(check.margin)} points could show",
+            **values,
+        )
+    limit = points(check.margin)
+    if loss.high <= check.margin:
+        return answer(
+            "PASS",
+            f"{moved}; {sure} the loss is at most {points(loss.high, check.margin)} points, "
+            f"within the {limit} accepted",
+            **values,
+        )
+    if loss.low > check.margin:
+        return answer(
+            "FAIL",
+            f"{moved}; {sure} the loss is at least {points(loss.low, check.margin)} points, "
+            f"beyond the {limit} accepted",
+            **values,
+        )
+    needed = stats.items_needed(loss.estimate, variance, check.margin, check.confidence)
+    details["items_needed"] = needed
+    # The formula is a normal approximation: it may name fewer items than were just not enough.
+    settle = (
+        f"about {max(needed, n + 1)} items would settle it"
+        if needed
+        else "the loss sits so near the margin that more items would hardly settle it"
+    )
+    return answer(
+        "INCONCLUSIVE",
+        f"{moved}; {sure} the loss is between {points(loss.low)} and "
+        f"{points(loss.high, check.margin)} points, so {limit} is neither kept nor "
+        f"broken: {settle}",
+        **values,
+    )
+
+
+def _moved(loss: float, baseline: float, score: float) -> str:
+    if loss == 0:
+        return f"stayed at {points(score)} %"
+    way = "fell" if loss > 0 else "rose"
+    return (
+        f"{way} by {points(abs(loss), 0.0)} points, from {points(baseline)} % to {points(score)} %,"
+    )
+
+
+# --------------------------------------------------------------------------- performance, size
+
+
+def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
+    """One figure of the profile, as a ratio to the baseline's or against an absolute target."""
+    name = f"{check.metric} {check.workload} x{check.concurrency}"
+    relative = check.max_ratio is not None or check.min_ratio is not None
+    limit = next(
+        x
+        for x in (check.max_ratio, check.min_ratio, check.max_value, check.min_value)
+        if x is not None
+    )
+    details: dict[str, Any] = {
+        "metric": check.metric,
+        "workload": check.workload,
+        "concurrency": check.concurrency,
+        "relative": relative,
+    }
+
+    def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
+        return Check(
+            name=name,
+            kind="performance",
+            tier=check.tier,
+            status=status,
+            sentence=f"{name}: {sentence}.",
+            limit=limit,
+            details=details,
+            **values,
+        )
+
+    refusal = _profiles(evidence, variant, relative)
+    if refusal:
+        return answer(refusal.status, refusal.sentence)
+    figures: list[float] = []
+    requests: list[int] = []
+    for side in (variant, evidence.baseline) if relative else (variant,):
+        found = _figure(side, check)
+        if isinstance(found, Refusal):
+            return answer(found.status, found.sentence)
+        point, figure = found
+        figures.append(figure)
+        requests.append(point.completed)
+    details["variant_value"] = figures[0]
+    count = min(requests)
+    if relative:
+        details["baseline_value"] = figures[1]
+        if figures[1] <= 0:
+            return answer("INCONCLUSIVE", "the baseline's figure is 0, so there is no ratio")
+    value = figures[0] / figures[1] if relative else figures[0]
+    lower_is_better = check.max_ratio is not None or check.max_value is not None
+    good = value <= limit if lower_is_better else value >= limit
+    what = f"{value:.3g} times the baseline's" if relative else f"{value:.4g}"
+    bound = "at most" if lower_is_better else "at least"
+    return answer(
+        "PASS" if good else "FAIL",
+        f"{what}, where {bound} {limit:.4g} is accepted (a single run of {count} requests)",
+        value=value,
+        n=count,
+    )
+
+
+def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, float] | Refusal:
+    assert side.profile is not None
+    found = [
+        p
+        for p in side.profile.points
+        if p.workload == check.workload and p.concurrency == check.concurrency
+    ]
+    if len(found) != 1:
+        return Refusal("MISSING", f"{side.variant} was not measured at that load")
+    point, figure = found[0], getattr(found[0], check.metric)
+    asked = point.completed + point.failed
+    if figure is None or point.completed == 0:
+        return Refusal("MISSING", f"none of {side.variant}'s {asked} requests completed")
+    if point.failed:
+        return Refusal(
+            "INCONCLUSIVE",
+            f"{point.failed} of {side.variant}'s {asked} requests failed, and the figures of the "
+            "others would flatter it",
+        )
+    if point.completed < MIN_REQUESTS:
+        return Refusal(
+            "INCONCLUSIVE",
+            f"{side.variant} completed {point.completed} requests, fewer than {MIN_REQUESTS}",
+        )
+    return point, float(figure)
+
+
+def _profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> Refusal | None:
+    """Refuse profiles that are missing, emulated, of other weights, or not alike."""
+    for side in (variant, evidence.baseline) if relative else (variant,):
+        profile = side.profile
+        if profile is None:
+            return Refusal("MISSING", f"{side.variant} was not profiled")
+        if profile.variant != side.variant:
+            return Refusal(
+                "NOT COMPARABLE", f"the profile of {side.variant} is of {profile.variant}"
+            )
+        if profile.serving.lane.name == "emulated":
+            return Refusal(
+                "NOT COMPARABLE",
+                "emulated lane: speed and memory cannot be measured on a dequantized twin",
+            )
+        wrong = wrong_weights(evidence, side, profile.serving)
+        if wrong:
+            return wrong
+    if relative and variant.profile and evidence.baseline.profile:
+        difference = first_difference(
+            _setting(evidence.baseline.profile), _setting(variant.profile)
+        )
+        if difference:
+            return Refusal("NOT COMPARABLE", f"the profiles were not made alike: {difference}")
+    return None
+
+
+def _setting(profile: Profile) -> dict[str, Any]:
+    serving = profile.serving
+    return {
+        "engine": serving.engine,
+        "engine_version": serving.engine_version,
+        "hardware": serving.hardware,
+        "max_model_len": serving.max_model_len,
+    }
+
+
+def size(check: SizeCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
+    """Bytes of weights, which any lane knows, or peak memory, which the emulated lane does not."""
+    details: dict[str, Any] = {"metric": check.metric}
+
+    def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
+        return Check(
+            name=check.metric,
+            kind="size",
+            tier=check.tier,
+            status=status,
+            sentence=f"{check.metric}: {sentence}.",
+            limit=check.max_ratio,
+            details=details,
+            **values,
+        )
+
+    found = (
+        _weight_bytes(evidence, variant)
+        if check.metric == "weight_bytes"
+        else _peak_bytes(evidence, variant)
+    )
+    if isinstance(found, Refusal):
+        return answer(found.status, found.sentence)
+    size, baseline = found
+    details |= {"variant_value": size, "baseline_value": baseline}
+    if baseline <= 0 or size <= 0:
+        return answer("MISSING", "a size of 0 bytes was recorded, so there is no ratio")
+    value = size / baseline
+    return answer(
+        "PASS" if value <= check.max_ratio else "FAIL",
+        f"{value:.3g} times the baseline's ({size / 1e6:.1f} of {baseline / 1e6:.1f} MB), "
+        f"where at most {check.max_ratio:.4g} is accepted",
+        value=value,
+    )
+
+
+def _weight_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
+    if variant.manifest is None:
+        return Refusal("MISSING", f"{variant.variant} has no manifest, so its size is unknown")
+    return variant.manifest.weight_bytes, evidence.checkpoint.weight_bytes
+
+
+def _peak_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
+    refusal = _profiles(evidence, variant, relative=True)
+    if refusal:
+        return refusal
+    ours, theirs = variant.profile, evidence.baseline.profile
+    assert ours is not None and theirs is not None
+    # Device memory where both have it: on a GPU the process's own memory is beside the point.
+    for one, other in (
+        (ours.peak_gpu_bytes, theirs.peak_gpu_bytes),
+        (ours.peak_memory_bytes, theirs.peak_memory_bytes),
+    ):
+        if one is not None and other is not None:
+            return one, other
+    return Refusal("MISSING", "peak memory was not measured on both")

@@ -1,0 +1,227 @@
+"""What a verdict rests on, and whether two results may be paired at all. Pure.
+
+`pair` is where most wrong numbers of this field die: it refuses to compare rows that were asked
+another prompt, under other conditions, of other weights, or that were not all answered. It returns
+the refusal as data, so that the gate can show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.records import (
+    Checkpoint,
+    CheckStatus,
+    Evaluation,
+    Manifest,
+    Profile,
+    SampleRow,
+    Serving,
+    SuiteResult,
+)
+
+
+@dataclass(frozen=True)
+class VariantEvidence:
+    """The records of one variant; what was not made is None or absent.
+
+    Attributes:
+        variant: its name.
+        method: quantization method, "none" for the baseline.
+        manifest: the produced checkpoint.
+        evaluation: suites asked of it.
+        rows: suite name -> its rows, in any order.
+        profile: latency and memory.
+    """
+
+    variant: str
+    method: str
+    manifest: Manifest | None = None
+    evaluation: Evaluation | None = None
+    rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+    profile: Profile | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Every record of one run that the gate and the report read.
+
+    Attributes:
+        run: name of the run.
+        recipe: name of the recipe.
+        recipe_digest: of the recipe as it was resolved.
+        checkpoint: the unquantized checkpoint.
+        baseline: its evaluation and profile.
+        variants: the others, in the recipe's order.
+        repeat_rows: suite -> rows of the baseline's second pass (A/A).
+    """
+
+    run: str
+    recipe: str
+    recipe_digest: str
+    checkpoint: Checkpoint
+    baseline: VariantEvidence
+    variants: tuple[VariantEvidence, ...]
+    repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something cannot be checked."""
+
+    status: CheckStatus
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Rows of the same samples, sorted by id, every one with a score from 0 to 1."""
+
+    baseline: tuple[SampleRow, ...]
+    variant: tuple[SampleRow, ...]
+
+    @property
+    def scores(self) -> tuple[list[float], list[float]]:
+        """Baseline's and variant's scores."""
+        return [r.score or 0.0 for r in self.baseline], [r.score or 0.0 for r in self.variant]
+
+    @property
+    def outputs(self) -> tuple[list[str], list[str]]:
+        """Baseline's and variant's outputs."""
+        return [r.output for r in self.baseline], [r.output for r in self.variant]
+
+
+def weights_of(evidence: Evidence, variant: VariantEvidence) -> str | None:
+    """Digest of the weights a variant's verdict is about, None where they were not made."""
+    if variant is evidence.baseline:
+        return evidence.checkpoint.weights_digest
+    return variant.manifest.weights_digest if variant.manifest else None
+
+
+def wrong_weights(evidence: Evidence, variant: VariantEvidence, serving: Serving) -> Refusal | None:
+    """Refuse a measurement that was not made on the weights the verdict is about."""
+    weights = weights_of(evidence, variant)
+    if weights is None:
+        return Refusal("MISSING", f"{variant.variant} has no manifest, so its weights are unknown")
+    stands_for = serving.twin_of if serving.lane.name == "emulated" else serving.served_digest
+    if stands_for != weights:
+        return Refusal(
+            "NOT COMPARABLE",
+            f"{variant.variant} was measured on other weights ({_short(stands_for)}) "
+            f"than the ones to be released ({_short(weights)})",
+        )
+    return None
+
+
+def _short(digest: str | None) -> str:
+    return digest[:8] if digest else "none recorded"
+
+
+def _result(evidence: VariantEvidence, suite: str) -> SuiteResult | None:
+    found = (
+        [s for s in evidence.evaluation.suites if s.suite == suite] if evidence.evaluation else []
+    )
+    return found[0] if len(found) == 1 else None
+
+
+def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Name the first key, in sorted order, whose value differs, with both values."""
+    for key in sorted({*one, *other}):
+        if key not in one or key not in other or one[key] != other[key]:
+            return f"{key} is {one.get(key, 'absent')!r} and {other.get(key, 'absent')!r}"
+    return None
+
+
+def _conditions(evaluation: Evaluation, result: SuiteResult) -> dict[str, Any]:
+    # The engine and the dtype count whether or not whoever wrote `conditions` thought of them.
+    serving = evaluation.serving
+    return {
+        "engine": serving.engine,
+        "engine_version": serving.engine_version,
+        "dtype": serving.dtype.value,
+        "suite_digest": result.suite_digest,
+        **result.conditions,
+    }
+
+
+def pair(evidence: Evidence, variant: VariantEvidence, suite: str) -> Paired | Refusal:
+    """Pair a variant's rows of one suite with the baseline's, or say why that cannot be done."""
+    sides: list[dict[str, SampleRow]] = []
+    conditions: list[dict[str, Any]] = []
+    for side in (evidence.baseline, variant):
+        rows = _rows_of(evidence, side, suite)
+        if isinstance(rows, Refusal):
+            return rows
+        result = _result(side, suite)
+        assert side.evaluation is not None and result is not None
+        sides.append(rows)
+        conditions.append(_conditions(side.evaluation, result))
+    difference = first_difference(*conditions)
+    if difference:
+        return Refusal("NOT COMPARABLE", f"the conditions differ: {difference}")
+    return _pair_rows(*sides)
+
+
+def _rows_of(
+    evidence: Evidence, side: VariantEvidence, suite: str
+) -> dict[str, SampleRow] | Refusal:
+    """The rows of one side by id, when they are whole and of the right weights."""
+    name = side.variant
+    if side.evaluation is None:
+        return Refusal("MISSING", f"{name} was not evaluated")
+    result, rows = _result(side, suite), side.rows.get(suite, ())
+    if result is None:
+        return Refusal("MISSING", f"{name} has no result on it")
+    if side.evaluation.variant != name:
+        return Refusal("NOT COMPARABLE", f"the record of {name} is of {side.evaluation.variant}")
+    wrong = wrong_weights(evidence, side, side.evaluation.serving)
+    if wrong:
+        return wrong
+    if not rows or len(rows) != result.n:
+        return Refusal("MISSING", f"{name} has {len(rows)} rows of {result.n} samples")
+    by_id = {row.id: row for row in rows}
+    if len(by_id) != len(rows):
+        twice = sorted(i for i, count in Counter(r.id for r in rows).items() if count > 1)
+        return Refusal("NOT COMPARABLE", f"{name} has sample {twice[0]!r} more than once")
+    failed = sorted(r.id for r in rows if r.score is None or not math.isfinite(r.score))
+    if failed:
+        return Refusal(
+            "MISSING",
+            f"{len(failed)} of {len(rows)} samples of {name} have no score, {failed[0]!r} first",
+        )
+    outside = sorted(r.id for r in rows if r.score is not None and not 0 <= r.score <= 1)
+    if outside:
+        return Refusal("NOT COMPARABLE", f"{name} has a score outside 0 to 1 on {outside[0]!r}")
+    return by_id
+
+
+def _pair_rows(before: dict[str, SampleRow], after: dict[str, SampleRow]) -> Paired | Refusal:
+    odd = sorted(before.keys() ^ after.keys())
+    if odd:
+        return Refusal(
+            "NOT COMPARABLE", f"asked of only one side: {len(odd)} samples, {odd[0]!r} first"
+        )
+    ids = sorted(before)
+    for what, key in (("prompt", "prompt_digest"), ("target", "target_digest")):
+        other = [i for i in ids if getattr(before[i], key) != getattr(after[i], key)]
+        if other:
+            return Refusal(
+                "NOT COMPARABLE",
+                f"{len(other)} of {len(ids)} samples have another {what}, {other[0]!r} first",
+            )
+    return Paired(tuple(before[i] for i in ids), tuple(after[i] for i in ids))
+
+
+def pair_repeat(evidence: Evidence, suite: str) -> Paired | Refusal:
+    """Pair the baseline's second pass with its first: what differs there is noise."""
+    first = _rows_of(evidence, evidence.baseline, suite)
+    second = evidence.repeat_rows.get(suite, ())
+    if isinstance(first, Refusal):
+        return first
+    if not second or any(r.score is None or not 0 <= r.score <= 1 for r in second):
+        return Refusal("MISSING", "the baseline was not asked twice, or not answered twice")
+    return _pair_rows(first, {row.id: row for row in second})

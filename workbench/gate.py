@@ -1,0 +1,179 @@
+"""The verdict: from records and a policy to GO, NO-GO or INCONCLUSIVE, failing closed.
+
+A variant is NO-GO when any gated check fails, GO when every gated check passes, and INCONCLUSIVE
+otherwise; critical and supporting checks are gated, advisory ones are shown. Nothing gated is never
+GO. Several checks must all pass, so no correction for multiplicity is needed to keep the rate of
+false GOs: it can only be lower than that of a single check.
+
+The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
+here reads a clock or a disk: the same records and policy give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from workbench import checks as checking
+from workbench import stats
+from workbench.digest import content_id
+from workbench.evidence import Evidence, Paired, VariantEvidence, pair_repeat, weights_of
+from workbench.records import Check, Gate, VariantVerdict, Verdict
+from workbench.spec import Policy
+
+__all__ = ["Evidence", "VariantEvidence", "decide", "timings_aside"]
+
+
+def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) -> Gate:
+    """Judge every variant of a run.
+
+    Args:
+        policy: what a variant must show.
+        evidence: the records of the run; what is missing stays missing and is never a pass.
+        policy_digest: of the policy file, for the record.
+        id_: content id of the gate step, for the record.
+    """
+    return Gate(
+        id=id_,
+        run=evidence.run,
+        recipe=evidence.recipe,
+        recipe_digest=evidence.recipe_digest,
+        policy=policy.name,
+        policy_digest=policy_digest,
+        inputs=_inputs(evidence),
+        variants=tuple(_judge(policy, evidence, v) for v in evidence.variants),
+        noise_floor=_noise_floor(evidence),
+        warnings=_warnings(evidence),
+    )
+
+
+def timings_aside(gate: Gate) -> dict[str, Any]:
+    """The part of a gate that measuring again on the same weights must give again.
+
+    Leaves out speed and memory: performance checks, memory checks, digests of profiles, and the
+    reasons that quote them. Verdicts stay.
+    """
+    data = gate.model_dump(mode="json", by_alias=True)
+    del data["id"]  # it covers the measured times
+    data["inputs"] = {k: v for k, v in data["inputs"].items() if not k.endswith("/profile")}
+    for variant in data["variants"]:
+        del variant["reason"]
+        variant["checks"] = [
+            c
+            for c in variant["checks"]
+            if c["kind"] != "performance" and c["details"].get("metric") != "peak_memory_bytes"
+        ]
+    return data
+
+
+def _inputs(evidence: Evidence) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for side in (evidence.baseline, *evidence.variants):
+        weights = weights_of(evidence, side)
+        if weights:
+            found[f"{side.variant}/weights"] = weights
+        if side.evaluation:
+            for result in side.evaluation.suites:
+                found[f"{side.variant}/eval/{result.suite}"] = result.rows_digest
+            for result in side.evaluation.repeat:
+                found[f"{side.variant}/repeat/{result.suite}"] = result.rows_digest
+        if side.profile:
+            measured = side.profile.model_dump(
+                mode="json", include={"points", "peak_memory_bytes", "peak_gpu_bytes"}
+            )
+            found[f"{side.variant}/profile"] = content_id(measured)
+    return found
+
+
+def _noise_floor(evidence: Evidence) -> dict[str, dict[str, float]]:
+    floor: dict[str, dict[str, float]] = {}
+    for suite in sorted(evidence.repeat_rows):
+        paired = pair_repeat(evidence, suite)
+        if isinstance(paired, Paired):
+            first, second = paired.scores
+            changed = stats.churn(first, second, *paired.outputs)
+            floor[suite] = {
+                "churn": changed.share,
+                "difference": (sum(first) - sum(second)) / len(first),
+            }
+    return floor
+
+
+def _warnings(evidence: Evidence) -> tuple[str, ...]:
+    served = [v.evaluation.serving for v in (evidence.baseline, *evidence.variants) if v.evaluation]
+    fake = {"fake"} & ({s.engine for s in served} | {v.method for v in evidence.variants})
+    text = "a fake engine or quantizer was used: this verdict says nothing about a model"
+    return (text,) if fake else ()
+
+
+# --------------------------------------------------------------------------- one variant
+
+
+def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> VariantVerdict:
+    checks = (
+        *(checking.quality(check, evidence, variant) for check in policy.quality),
+        *(checking.performance(check, evidence, variant) for check in policy.performance),
+        *(checking.size(check, evidence, variant) for check in policy.size),
+    )
+    verdict, reason = _verdict(checks)
+    measured = variant.evaluation or variant.profile
+    lane = measured.serving.lane if measured else None
+    if verdict == "GO" and lane and lane.name == "emulated":
+        reason += "; measured on a dequantized twin, so this says nothing about speed or memory"
+    return VariantVerdict(
+        variant=variant.variant,
+        method=variant.method,
+        verdict=verdict,
+        reason=f"{reason}.",
+        lane=lane,
+        checks=checks,
+    )
+
+
+def _verdict(checks: tuple[Check, ...]) -> tuple[Verdict, str]:
+    gated = [c for c in checks if c.tier != "advisory"]
+    if not gated:
+        return "INCONCLUSIVE", "nothing is gated: the policy has no critical or supporting check"
+    failed = [c for c in gated if c.status == "FAIL"]
+    if failed:
+        return "NO-GO", f"{_share(failed, gated)} {_do(failed, 'fails', 'fail')}: {_why(failed)}"
+    open_ = [c for c in gated if c.status != "PASS"]
+    if open_:
+        settled = _do(open_, "is", "are")
+        return "INCONCLUSIVE", f"{_share(open_, gated)} {settled} not settled: {_why(open_)}"
+    reason = (
+        "the one gated check passes" if len(gated) == 1 else f"all {len(gated)} gated checks pass"
+    )
+    worse = [c for c in checks if c.tier == "advisory" and c.status == "FAIL"]
+    if worse:
+        reason += f"; advisory and not gated: {_names(worse)} {_do(worse, 'fails', 'fail')}"
+    return "GO", reason
+
+
+def _share(some: list[Check], gated: list[Check]) -> str:
+    return f"{len(some)} of {len(gated)} gated {'check' if len(gated) == 1 else 'checks'}"
+
+
+def _do(items: list[Check], one: str, many: str) -> str:
+    return one if len(items) == 1 else many
+
+
+def _why(checks: Iterable[Check]) -> str:
+    """Each check with the shortest text that says what is the matter with it."""
+    return ", ".join(f"{c.name} ({_matter(c)})" for c in checks)
+
+
+def _matter(check: Check) -> str:
+    if check.status == "FAIL" and check.value is not None and check.limit is not None:
+        if check.kind == "quality":
+            value, limit = checking.points(check.value), checking.points(check.limit)
+            return f"lost {value} points, {limit} accepted"
+        return f"{check.value:.3g}, {check.limit:.3g} accepted"
+    needed = check.details.get("items_needed")
+    if check.status == "INCONCLUSIVE" and needed and check.n is not None:
+        return f"needs about {max(needed, check.n + 1)} items instead of {check.n}"
+    return check.status.lower()
+
+
+def _names(checks: Iterable[Check]) -> str:
+    return ", ".join(c.name for c in checks)

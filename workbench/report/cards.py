@@ -1,0 +1,232 @@
+"""One record as a small table, for the last line of a notebook cell. Pure; shows, never decides.
+
+Styled inline, because a notebook has no style sheet of ours and an exported one must not fetch any.
+Colours are those of the surrounding page, and no status relies on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from workbench.records import Calibration, Choice, Evaluation, Gate, Lane, Manifest, Profile, Record
+from workbench.report import text
+
+_CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
+_NUMBER = "text-align:right;vertical-align:top;padding:2px 12px 2px 0"
+
+#: Rows of a table: the first is its head. Text is escaped when it is written.
+_Rows = list[list[Any]]
+
+
+@dataclass(frozen=True)
+class _Content:
+    title: str
+    facts: list[tuple[str, Any]]
+    tables: list[_Rows]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A record with a face: HTML in a notebook, plain text in a terminal or a log."""
+
+    record: Record
+
+    def _repr_html_(self) -> str:
+        return record_html(self.record)
+
+    def __repr__(self) -> str:
+        return record_text(self.record)
+
+
+def show(record: Record) -> Card:
+    """Wrap a record so that a notebook shows it as a table.
+
+    Raises:
+        TypeError: the record has no card.
+    """
+    _content(record)
+    return Card(record)
+
+
+def record_html(record: Record) -> str:
+    """A record as self-contained HTML: a title, facts, tables. Everything escaped.
+
+    Raises:
+        TypeError: the record has no card.
+    """
+    content = _content(record)
+    parts = [Markup("<div><p><b>{}</b></p>").format(content.title)]
+    facts = Markup("").join(
+        Markup('<tr><th scope="row" style="{}">{}</th><td style="{}">{}</td></tr>').format(
+            _CELL, name, _CELL, value
+        )
+        for name, value in content.facts
+    )
+    parts.append(Markup("<table><tbody>{}</tbody></table>").format(facts))
+    for head, *body in content.tables:
+        cells = Markup("").join(Markup('<th style="{}">{}</th>').format(_CELL, h) for h in head)
+        lines = Markup("").join(
+            Markup("<tr>{}</tr>").format(Markup("").join(_cell(value) for value in row))
+            for row in body
+        )
+        parts.append(
+            Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(
+                cells, lines
+            )
+        )
+    return str(Markup("").join(parts) + Markup("</div>"))
+
+
+def _cell(value: Any) -> Markup:
+    style = _NUMBER if isinstance(value, int) or str(value)[:1].isdigit() else _CELL
+    return Markup('<td style="{}">{}</td>').format(style, escape(value))
+
+
+def record_text(record: Record) -> str:
+    """A record as aligned plain text.
+
+    Raises:
+        TypeError: the record has no card.
+    """
+    content = _content(record)
+    lines = [content.title]
+    lines += [f"  {name}: {_plain(value)}" for name, value in content.facts]
+    for rows in content.tables:
+        table = [[_plain(v) for v in row] for row in rows]
+        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+        lines += [
+            "  " + "  ".join(v.ljust(w) for v, w in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> str:
+    return Markup(value).striptags() if isinstance(value, Markup) else str(value)
+
+
+def _content(record: Record) -> _Content:
+    for cls, card in _CARDS.items():
+        if isinstance(record, cls):
+            return card(record)
+    known = ", ".join(cls.__name__ for cls in _CARDS)
+    raise TypeError(f"a {type(record).__name__} has no card; these have: {known}")
+
+
+def _lane(lane: Lane) -> str:
+    return f"{lane.name}: {lane.reason}"
+
+
+def _choice(choice: Choice) -> str:
+    return f"{choice.value} ({choice.reason})"
+
+
+def _calibration(record: Calibration) -> _Content:
+    lengths = sorted(r.tokens for r in record.rows)
+    facts: list[tuple[str, Any]] = [
+        ("source", f"{record.source}, seed {record.seed}"),
+        ("texts", f"{len(lengths)}, of at most {record.max_tokens} tokens"),
+        (
+            "tokens",
+            f"{sum(lengths):,}, {lengths[0]} to {lengths[-1]} a text" if lengths else "none",
+        ),
+        ("cut", f"{sum(r.truncated for r in record.rows)} texts were longer"),
+        ("chat template", "applied" if record.template_digest else "not applied"),
+        ("seal", text.short(record.seal)),
+    ]
+    facts += [(f"dropped: {why}", count) for why, count in record.dropped.items()]
+    return _Content("Calibration set", facts, [])
+
+
+def _manifest(record: Manifest) -> _Content:
+    options = ", ".join(f"{k} {v}" for k, v in record.options.items()) or "none"
+    facts: list[tuple[str, Any]] = [
+        ("method", record.method),
+        ("options", options),
+        ("weights", text.megabytes(record.weight_bytes)),
+        ("digest", text.short(record.weights_digest)),
+        ("made in", text.seconds(record.seconds)),
+        ("peak memory", text.megabytes(record.peak_memory_bytes)),
+        ("made by", ", ".join(f"{k} {v}" for k, v in record.packages.items()) or "nothing"),
+        ("folder", record.path),
+    ]
+    facts += [(name, _choice(choice)) for name, choice in record.choices.items()]
+    return _Content(f"Variant {record.variant}", facts, [])
+
+
+def _evaluation(record: Evaluation) -> _Content:
+    serving = record.serving
+    head = ["suite", "n", "failed", "mean score", "finish reasons", "output tokens"]
+    again = {r.suite: r for r in record.repeat}
+    if again:
+        head.append("asked again")
+    rows: _Rows = [head]
+    for r in record.suites:
+        reasons = ", ".join(f"{k} {v}" for k, v in r.finish_reasons.items())
+        row = [r.suite, r.n, r.failed, text.percent(r.score), reasons, r.output_tokens]
+        if again:
+            row.append(text.percent(again[r.suite].score) if r.suite in again else "")
+        rows.append(row)
+    facts: list[tuple[str, Any]] = [
+        ("engine", f"{serving.engine} {serving.engine_version}"),
+        ("lane", _lane(serving.lane)),
+        ("dtype", _choice(serving.dtype)),
+        ("took", text.seconds(record.seconds)),
+    ]
+    return _Content(f"Evaluation of {record.variant}", facts, [rows])
+
+
+def _profile(record: Profile) -> _Content:
+    rows: _Rows = [
+        ["load", "completed", "failed", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95", "tokens/s"]
+    ]
+    for p in record.points:
+        figures = (p.ttft_ms_p50, p.ttft_ms_p95, p.tpot_ms_p50, p.tpot_ms_p95)
+        rows.append(
+            [
+                f"{p.workload} x{p.concurrency}",
+                p.completed,
+                p.failed,
+                *(f"{text.number(v)} ms" if v is not None else text.number(v) for v in figures),
+                text.number(p.output_tokens_per_s),
+            ]
+        )
+    serving = record.serving
+    facts: list[tuple[str, Any]] = [
+        ("engine", f"{serving.engine} {serving.engine_version}"),
+        ("lane", _lane(serving.lane)),
+        ("hardware", serving.hardware),
+        ("peak memory", text.megabytes(record.peak_memory_bytes)),
+    ]
+    if record.peak_gpu_bytes is not None:
+        facts.append(("peak GPU memory", text.megabytes(record.peak_gpu_bytes)))
+    if serving.lane.name == "emulated":
+        facts.append(("note", "emulated lane: these figures are the twin's, not the variant's"))
+    return _Content(f"Profile of {record.variant}", facts, [rows] if record.points else [])
+
+
+def _gate(record: Gate) -> _Content:
+    verdicts: _Rows = [["variant", "verdict", "reason"]]
+    verdicts += [[v.variant, text.badge(v.verdict), v.reason] for v in record.variants]
+    checks: _Rows = [["variant", "check", "tier", "status", "in words"]]
+    checks += [
+        [v.variant, c.name, c.tier, text.badge(c.status), c.sentence.removeprefix(f"{c.name}: ")]
+        for v in record.variants
+        for c in v.checks
+    ]
+    facts: list[tuple[str, Any]] = [("run", record.run), ("policy", record.policy)]
+    tables = [rows for rows in (verdicts, checks) if len(rows) > 1]
+    return _Content(f"Verdict: {record.verdict}", facts, tables)
+
+
+_CARDS: dict[type[Record], Callable[[Any], _Content]] = {
+    Calibration: _calibration,
+    Manifest: _manifest,
+    Evaluation: _evaluation,
+    Profile: _profile,
+    Gate: _gate,
+}

@@ -1,0 +1,242 @@
+"""The decision document: one HTML file, no network, no script.
+
+It is meant to be attached to a release and read by someone who was not there, in this order: the
+verdict, one reason per variant, the picture of every loss against its margin, the checks, the
+answers that got worse, speed and memory, size, how it was measured, and where it all came from.
+What a model wrote is untrusted text: escaped, cut, and with hidden characters spelled out. Pure:
+the same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import PurePath
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from workbench import __version__, plots, stats
+from workbench.evidence import Evidence, Paired, VariantEvidence, pair
+from workbench.records import Calibration, Check, Gate, SampleRow
+from workbench.report import text
+
+#: Regressions shown for each variant and suite; the rest is counted.
+REGRESSIONS = 20
+
+#: Suite -> sample id -> what was asked and what was expected, for the regressions.
+Questions = Mapping[str, Mapping[str, tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class _Regressions:
+    variant: str
+    suite: str
+    n: int
+    lost: int
+    gained: int
+    file: str
+    rows: tuple[tuple[SampleRow, SampleRow, tuple[str, str] | None], ...]
+
+
+def render(
+    gate: Gate,
+    evidence: Evidence,
+    *,
+    calibration: Calibration | None = None,
+    questions: Questions | None = None,
+    title: str = "",
+) -> str:
+    """Render the whole page.
+
+    Args:
+        gate: the verdict.
+        evidence: the records it rests on.
+        calibration: the sealed calibration set, if one was used.
+        questions: what each sample asked and expected; without it only ids and outputs are shown.
+        title: heading of the page; default names the run.
+    """
+    quality = [(v, c) for v in gate.variants for c in v.checks if c.kind == "quality"]
+    return _template().render(
+        title=title or f"Release verdict: {gate.run}",
+        version=__version__,
+        css=Markup(_file("report.css")),
+        gate=gate,
+        about=_about(evidence),
+        evidence=evidence,
+        calibration=calibration,
+        sides=(evidence.baseline, *evidence.variants),
+        verdicts={v.variant: v for v in gate.variants},
+        groups=_groups(gate),
+        quality=quality,
+        suites=_suites(gate, evidence),
+        ungated=_ungated(gate, evidence),
+        regressions=_regressions(evidence, questions or {}),
+        regressions_shown=REGRESSIONS,
+        forest=_figure(plots.forest(gate)),
+        latency=_figure(plots.latency(evidence)),
+        size=_figure(plots.size_and_loss(gate, evidence)),
+        checks_csv=_csv(_check_rows(gate)),
+        latency_csv=_csv(_latency_rows(evidence)),
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    for function in (
+        text.badge,
+        text.visible,
+        text.short,
+        text.percent,
+        text.signed_points,
+        text.number,
+        text.p_value,
+        text.megabytes,
+        text.seconds,
+    ):
+        environment.filters[function.__name__] = function
+    return environment.from_string(_file("report.html.j2"))
+
+
+def _file(name: str) -> str:
+    return resources.files("workbench.report").joinpath(name).read_text("utf-8")
+
+
+def _figure(svg: str | None) -> Markup | None:
+    # Our own drawing: its texts are names the recipe's schema restricts, escaped by matplotlib.
+    return Markup(svg) if svg is not None else None
+
+
+def _about(evidence: Evidence) -> str:
+    """Which model, where and when, in one line."""
+    checkpoint = evidence.checkpoint
+    name = PurePath(checkpoint.path).name
+    millions = checkpoint.parameters / 1e6
+    parts = [f"{name}: {checkpoint.architecture}, {millions:,.1f} M parameters, {checkpoint.dtype}"]
+    evaluations = [v.evaluation for v in (evidence.baseline, *evidence.variants) if v.evaluation]
+    if evaluations:
+        serving = evaluations[0].serving
+        parts.append(f"asked under {serving.engine} {serving.engine_version} on {serving.hardware}")
+        times = sorted(e.finished for e in evaluations if e.finished)
+        if times:
+            parts.append(f"measured until {times[-1].replace('T', ' ').replace('+00:00', ' UTC')}")
+    return "; ".join(parts) + "."
+
+
+def _groups(gate: Gate) -> list[tuple[str, list[str]]]:
+    """Variants by verdict, in the order a reader asks: may ship, may not, not known."""
+    return [
+        (words, names)
+        for verdict, words in (
+            ("GO", "may ship"),
+            ("NO-GO", "may not ship"),
+            ("INCONCLUSIVE", "not enough evidence"),
+        )
+        if (names := [v.variant for v in gate.variants if v.verdict == verdict])
+    ]
+
+
+def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
+    """One row per suite and variant, gated or not: scores, loss, churn."""
+    gated: dict[tuple[str, str], Check] = {
+        (v.variant, c.details["suite"]): c
+        for v in gate.variants
+        for c in v.checks
+        if c.kind == "quality"
+    }
+    rows: list[dict[str, Any]] = []
+    for suite in _asked(evidence.baseline):
+        for variant in evidence.variants:
+            paired = pair(evidence, variant, suite)
+            check = gated.get((variant.variant, suite))
+            row: dict[str, Any] = {"suite": suite, "variant": variant.variant, "check": check}
+            if isinstance(paired, Paired):
+                before, after = paired.scores
+                confidence = check.details["confidence"] if check else 0.95
+                changed = stats.churn(before, after, *paired.outputs)
+                row |= {
+                    "n": changed.n,
+                    "baseline": sum(before) / changed.n,
+                    "score": sum(after) / changed.n,
+                    "loss": stats.paired_interval(before, after, confidence),
+                    "churn": changed,
+                    "p": stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)[1],
+                    "noise": gate.noise_floor.get(suite),
+                }
+            else:
+                row["refusal"] = paired.sentence
+            rows.append(row)
+    return rows
+
+
+def _asked(side: VariantEvidence) -> list[str]:
+    return [s.suite for s in side.evaluation.suites] if side.evaluation else []
+
+
+def _ungated(gate: Gate, evidence: Evidence) -> list[str]:
+    gated = {c.details["suite"] for v in gate.variants for c in v.checks if c.kind == "quality"}
+    return [s for s in _asked(evidence.baseline) if s not in gated]
+
+
+def _regressions(evidence: Evidence, questions: Questions) -> list[_Regressions]:
+    found: list[_Regressions] = []
+    for variant in evidence.variants:
+        for suite in _asked(evidence.baseline):
+            paired = pair(evidence, variant, suite)
+            if not isinstance(paired, Paired):
+                continue
+            pairs = list(zip(paired.baseline, paired.variant, strict=True))
+            worse = [(b, a) for b, a in pairs if (a.score or 0.0) < (b.score or 0.0)]
+            better = sum((a.score or 0.0) > (b.score or 0.0) for b, a in pairs)
+            asked = questions.get(suite, {})
+            found.append(
+                _Regressions(
+                    variant=variant.variant,
+                    suite=suite,
+                    n=len(pairs),
+                    lost=len(worse),
+                    gained=better,
+                    file=f"variants/{variant.variant}/eval/{suite}.jsonl",
+                    rows=tuple((b, a, asked.get(b.id)) for b, a in worse[:REGRESSIONS]),
+                )
+            )
+    return found
+
+
+def _check_rows(gate: Gate) -> list[list[Any]]:
+    head = ["variant", "check", "kind", "tier", "status", "value", "low", "high", "limit", "n"]
+    return [
+        head,
+        *(
+            [v.variant, c.name, c.kind, c.tier, c.status, c.value, c.low, c.high, c.limit, c.n]
+            for v in gate.variants
+            for c in v.checks
+        ),
+    ]
+
+
+def _latency_rows(evidence: Evidence) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for _, name, points in plots.measured(evidence):
+        for point in points:
+            figures = point.model_dump(exclude={"errors"})
+            rows = rows or [["variant", *figures]]
+            rows.append([name, *figures.values()])
+    return rows
+
+
+def _csv(rows: list[list[Any]]) -> str:
+    """A table as a data URI, so that the numbers behind a figure travel with it."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    data = base64.b64encode(buffer.getvalue().encode("utf-8", "backslashreplace"))
+    return f"data:text/csv;base64,{data.decode()}"

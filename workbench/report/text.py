@@ -1,0 +1,111 @@
+"""Words and numbers for pages: model output made harmless, figures made readable. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from markupsafe import Markup, escape
+
+#: Characters of one model output that are shown; the rest is counted.
+SHOWN = 600
+
+#: Status or verdict -> sign and CSS class. The sign is what is left without colour.
+SIGNS = {
+    "PASS": ("\N{CHECK MARK}", "pass"),
+    "GO": ("\N{CHECK MARK}", "pass"),
+    "FAIL": ("\N{MULTIPLICATION X}", "fail"),
+    "NO-GO": ("\N{MULTIPLICATION X}", "fail"),
+    "INCONCLUSIVE": ("?", "open"),
+    "MISSING": ("\N{EMPTY SET}", "open"),
+    "NOT COMPARABLE": ("\N{NOT EQUAL TO}", "open"),
+}
+
+
+def badge(status: str) -> Markup:
+    """A status as sign and word."""
+    sign, css = SIGNS.get(status, ("", "open"))
+    return Markup('<span class="badge {}">{} {}</span>').format(css, sign, status)
+
+
+def _hidden(character: str) -> bool:
+    # Control, format (bidirectional overrides, zero width), surrogate, private, unassigned; and the
+    # line and paragraph separators, which a browser draws as nothing.
+    return character not in "\n\t" and (
+        unicodedata.category(character)[0] == "C" or unicodedata.category(character) in ("Zl", "Zp")
+    )
+
+
+def visible(text: str, shown: int = SHOWN) -> Markup:
+    """Text a model wrote, escaped, cut after `shown` characters, hidden characters spelled out.
+
+    What would move the cursor, turn the reading direction or draw nothing is shown as its code
+    point. The rest of a long text is counted, not shown.
+    """
+    if not text:
+        return Markup('<span class="ctl">empty</span>')
+    parts: list[Markup] = []
+    plain: list[str] = []
+    for character in text[:shown]:
+        if _hidden(character):
+            parts.append(escape("".join(plain)))
+            plain.clear()
+            parts.append(Markup('<span class="ctl">U+{:04X}</span>').format(ord(character)))
+        else:
+            plain.append(character)
+    parts.append(escape("".join(plain)))
+    if len(text) > shown:
+        parts.append(
+            Markup('<span class="ctl">\N{HORIZONTAL ELLIPSIS} {:,} more characters</span>').format(
+                len(text) - shown
+            )
+        )
+    return Markup('<bdi class="text">{}</bdi>').format(Markup("").join(parts))
+
+
+def short(digest: str | None) -> Markup:
+    """A digest cut to twelve characters, whole in its tooltip."""
+    if not digest:
+        return Markup('<span class="muted">none</span>')
+    return Markup('<code class="digest" title="{}">{}</code>').format(digest, digest[:12])
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage with one decimal."""
+    return "\N{EN DASH}" if value is None else f"{100 * value:.1f} %"
+
+
+def signed_points(value: float | None) -> str:
+    """A difference in percentage points, always with its sign."""
+    if value is None:
+        return "\N{EN DASH}"
+    if not round(100 * value, 1):
+        return "0.0"
+    return f"{100 * value:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def number(value: float | None) -> str:
+    """A figure with four significant digits, never in exponent notation where people look."""
+    if value is None:
+        return "\N{EN DASH}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 1 else f"{value:.4g}"
+
+
+def p_value(value: float) -> str:
+    """A probability, or that it is below one in a thousand."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def megabytes(value: int | None) -> str:
+    """Bytes as MB (10^6) or GB (10^9)."""
+    if value is None:
+        return "\N{EN DASH}"
+    return f"{value / 1e9:,.2f} GB" if value >= 10**9 else f"{value / 1e6:,.1f} MB"
+
+
+def seconds(value: float) -> str:
+    """A duration, in the unit a person would say it in."""
+    if value < 90:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if value < 5400 else f"{value / 3600:.1f} h"
