@@ -1,0 +1,117 @@
+"""What a person sees of a run."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from workbench.display import ProgressLine, duration, plan_table, verdict_table, watching
+from workbench.events import Events
+from workbench.records import Gate, Lane, Plan, PlanStep, VariantVerdict
+
+PLAN = Plan(
+    run="r",
+    recipe_digest="d",
+    steps=(
+        PlanStep(
+            kind="quantize",
+            variant="fp8",
+            id="a" * 64,
+            cached=True,
+            reason="same inputs",
+            notebook="02_quantize.ipynb",
+        ),
+        PlanStep(
+            kind="evaluate",
+            variant="fp8",
+            id="b" * 64,
+            cached=False,
+            reason="not done yet",
+            notebook="03_evaluate.ipynb",
+            estimate_seconds=90,
+            estimate_memory_bytes=3 * 2**30,
+        ),
+    ),
+)
+
+
+def _console(terminal: bool = False) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=120, force_terminal=terminal, no_color=True), out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0s"), (59.4, "59s"), (60, "1m00s"), (3599, "59m59s"), (3900, "1h05m")],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_plan_table() -> None:
+    console, out = _console()
+    console.print(plan_table(PLAN))
+    text = out.getvalue()
+    assert "quantize:fp8" in text and "cached" in text and "same inputs" in text
+    assert "~1m30s" in text and "~3.0 GiB" in text and "estimated 1m30s" in text
+
+
+def test_verdict_table() -> None:
+    lane = Lane(name="emulated", reason="", source="")
+    verdict = VariantVerdict(
+        variant="fp8", method="fp8", verdict="INCONCLUSIVE", reason="too few", lane=lane, checks=()
+    )
+    gate = Gate(
+        id="",
+        run="r",
+        recipe="r",
+        recipe_digest="",
+        policy="p",
+        policy_digest="",
+        inputs={},
+        variants=(verdict,),
+    )
+    console, out = _console()
+    console.print(verdict_table(gate))
+    for word in ("fp8", "emulated", "INCONCLUSIVE", "too few"):
+        assert word in out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_watching(tmp_path: Path, terminal: bool) -> None:
+    console, out = _console(terminal)
+    events = Events(tmp_path / "e.jsonl", "evaluate:fp8")
+    with watching(PLAN, events.path, console):
+        events.emit("start")
+        events.progress(3, 88, "sentiment")
+        events.of("unknown:step").emit("start")
+        events.emit("error", what="the server died [bold]not markup[/]")
+    text = out.getvalue()
+    assert "quantize:fp8" in text and "same inputs" in text
+    assert "the server died [bold]not markup[/]" in text
+    assert "unknown:step" not in text
+    if not terminal:
+        assert "evaluate:fp8: started" in text
+        assert "\x1b" not in text
+
+
+def test_plain_progress_is_thinned(tmp_path: Path) -> None:
+    console, out = _console()
+    events = Events(tmp_path / "e.jsonl", "evaluate:fp8")
+    with watching(PLAN, events.path, console):
+        events.emit("start")
+        for done in range(200):
+            events.emit("progress", done=done, total=200, what="sentiment")
+        events.emit("done")
+    assert len(out.getvalue().splitlines()) <= 5
+    assert "evaluate:fp8: done in" in out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_line(terminal: bool) -> None:
+    console, out = _console(terminal)
+    with ProgressLine(console) as progress:
+        progress(0, 0, "starting")
+        progress(148, 148, "installed")
+    assert "installed" in out.getvalue()

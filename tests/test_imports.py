@@ -1,0 +1,81 @@
+"""Import rules of the house: what is pure, what is light, and where torch may be."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "workbench"
+PURE = (
+    "digest",
+    "errors",
+    "spec",
+    "records",
+    "stats",
+    "evidence",
+    "checks",
+    "gate",
+    "scorers",
+    "support",
+    "plots",
+)
+IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
+HEAVY = (
+    "torch",
+    "transformers",
+    "vllm",
+    "llmcompressor",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "papermill",
+)
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_modules_touch_nothing(name: str) -> None:
+    assert not _imports(PACKAGE / f"{name}.py") & IMPURE
+
+
+def test_torch_only_inside_an_environment() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if "inside" not in path.parts:
+            bad = _imports(path) & {"torch", "transformers", "vllm", "llmcompressor", "datasets"}
+            assert not bad, f"{path.name} imports {bad}"
+
+
+@pytest.mark.parametrize("module", ["workbench", "workbench.cli"])
+def test_import_is_light(module: str) -> None:
+    code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_public_names_are_the_exported_ones() -> None:
+    import workbench
+
+    assert sorted(workbench.__all__) == ["__version__", "open_run", "show"]
+    for name in workbench.__all__:
+        assert getattr(workbench, name)
+    with pytest.raises(AttributeError):
+        _ = workbench.nothing
+
+
+def test_modules_stay_readable() -> None:
+    """The house keeps modules under 400 lines."""
+    long = {
+        p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 400
+    }
+    assert not long

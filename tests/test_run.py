@@ -1,0 +1,200 @@
+"""The whole spine on the shipped fakes: real notebooks, kernels, processes and files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from projects import ROOT, edit_recipe
+
+from workbench.gate import timings_aside
+from workbench.records import Gate
+from workbench.store import read_record
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def decisive(path: Path) -> dict[str, Any]:
+    """A gate record without what depends on the clock."""
+    return timings_aside(read_record(path, Gate))
+
+
+def offspring(project: Path) -> list[str]:
+    """Command lines of live processes that work on this project."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(project) in line and process.pid != os.getpid():
+            found.append(line)
+    return found
+
+
+def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> None:
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode == 10, done.stdout + done.stderr
+    run = project / "results" / "smoke"
+    gate = Gate.model_validate_json((run / "gate.json").read_text())
+    verdicts = {v.variant: v.verdict for v in gate.variants}
+    assert verdicts == {"good": "GO", "damaged": "NO-GO"}
+    assert "NO-GO" in done.stdout and str(run / "report.html") in done.stdout
+    assert "the workbench itself took" in done.stdout
+    assert "<script" not in (run / "report.html").read_text()
+    copies = sorted(p.name for p in (run / "executed").iterdir())
+    assert copies == sorted(
+        ["01_calibrate.ipynb", "05_gate.ipynb"]
+        + [f"02_quantize.{v}.ipynb" for v in ("good", "damaged")]
+        + [
+            f"0{n}.{v}.ipynb"
+            for n in ("3_evaluate", "4_profile")
+            for v in ("baseline", "good", "damaged")
+        ]
+    )
+    for name in ("baseline", "good", "damaged"):
+        rows = (run / "variants" / name / "eval" / "sentiment.jsonl").read_text().splitlines()
+        assert len(rows) >= 60
+        assert (run / "variants" / name / "server" / "metrics.txt").stat().st_size
+    assert (run / "variants" / "baseline" / "eval" / "sentiment.repeat.jsonl").is_file()
+    assert not offspring(project)
+
+    # Again: no server, no notebook, and it says why.
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.is_file()}
+    again = workbench("run", "recipe.yaml")
+    assert again.returncode == 10
+    assert again.stdout.count("cached - same inputs and tools") == 9
+    assert "the workbench itself took" not in again.stdout
+    changed = {p.name for p, at in before.items() if p.stat().st_mtime_ns != at}
+    assert changed <= {"recipe.lock.yaml", "checkpoint.json", "plan.json", ".lock", "answers.json"}
+
+    # A second run by another name shares the work and only gates.
+    other = workbench("run", "recipe.yaml", "--run", "other")
+    assert other.returncode == 10
+    assert sorted(p.name for p in (project / "results/other/executed").iterdir()) == [
+        "05_gate.ipynb"
+    ]
+    first, second = (decisive(project / "results" / n / "gate.json") for n in ("smoke", "other"))
+    assert {**first, "run": ""} == {**second, "run": ""}
+
+    # The gate works on records alone: the checkpoints may be gone.
+    lock = run / "recipe.lock.yaml"
+    lines = lock.read_text().splitlines()
+    gone = ["model_path: /gone" if x.startswith("model_path:") else x for x in lines]
+    assert gone != lines
+    lock.write_text("\n".join(gone))
+    (project / "results" / "artifacts").rename(project / "elsewhere")
+    regated = workbench("gate", "smoke")
+    assert regated.returncode == 10, regated.stderr
+    assert decisive(run / "gate.json") == first
+    report = workbench("report", "smoke")
+    assert report.returncode == 0 and report.stdout.strip() == str(run / "report.html")
+
+
+def test_a_change_invalidates_what_depends_on_it(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["evaluate"].update(suites=["sentiment"], limit=40))
+    policy = project / "policy.yaml"
+    policy.write_text(
+        "schema: workbench.policy/1\nname: p\n"
+        "quality: [{suite: sentiment, margin: 0.3, min_n: 20}]\n"
+    )
+    edit_recipe(project, lambda r: r.update(policy="policy.yaml", profile=None))
+    assert workbench("run", "recipe.yaml").returncode == 10
+    # The policy alone: only the gate runs.
+    policy.write_text(policy.read_text().replace("0.3", "0.31"))
+    plan = workbench("plan", "recipe.yaml").stdout
+    assert plan.count("cached") == 6 and plan.count("to do") == 1
+    # Fewer samples: what was measured is asked again, what was made stays.
+    edit_recipe(project, lambda r: r["evaluate"].update(limit=30))
+    plan = workbench("plan", "recipe.yaml").stdout
+    assert plan.count("cached") == 3 and plan.count("to do") == 4
+    assert "changed since the last record: evaluate" in plan
+    # --only stops before the verdict; --force does a finished step again.
+    only = workbench("run", "recipe.yaml", "--only", "evaluate:good")
+    assert only.returncode == 0 and "verdict" not in only.stdout
+    assert workbench("plan", "recipe.yaml").stdout.count("cached") == 4
+    forced = workbench("run", "recipe.yaml", "--force", "quantize:good")
+    assert "quantize:good: done" in forced.stdout
+    unknown = workbench("run", "recipe.yaml", "--only", "evaluate:god")
+    assert unknown.returncode == 2 and "did you mean 'evaluate:good'" in unknown.stderr
+
+
+def _start(project: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "workbench", "run", "recipe.yaml"],
+        cwd=project,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _gone(project: Path, seconds: float = 10) -> list[str]:
+    deadline = time.monotonic() + seconds
+    while (left := offspring(project)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+@pytest.mark.timeout(900)
+def test_kill_at_any_moment_and_resume(workbench: Call, project: Path) -> None:
+    """Ten kills spread over the run; every process goes with it, and the verdict is the same."""
+    begun = time.monotonic()
+    assert workbench("run", "recipe.yaml").returncode == 10
+    whole = time.monotonic() - begun
+    expected = decisive(project / "results" / "smoke" / "gate.json")
+    for kill in range(10):
+        root = project.parent / f"killed{kill}"
+        root.mkdir()
+        for name in ("eval_suites", "calib_data", "notebooks"):
+            (root / name).symlink_to(ROOT / name)
+        (root / "recipe.yaml").write_bytes((project / "recipe.yaml").read_bytes())
+        victim = _start(root)
+        with victim:
+            try:
+                victim.wait(timeout=whole * (kill + 0.5) / 10)
+            except subprocess.TimeoutExpired:
+                victim.send_signal(signal.SIGKILL)
+        assert not _gone(root)
+        done = subprocess.run(
+            [sys.executable, "-m", "workbench", "run", "recipe.yaml"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 10, f"kill {kill}: {done.stdout}{done.stderr}"
+        assert decisive(root / "results" / "smoke" / "gate.json") == expected, f"kill {kill}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_everything(project: Path, number: signal.Signals) -> None:
+    edit_recipe(project, lambda r: r["variants"][0].update(seconds=60))
+    run = subprocess.Popen(
+        [sys.executable, "-m", "workbench", "run", "recipe.yaml"],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    events = project / "results" / "smoke" / "events.jsonl"
+    with run:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if events.exists() and '"progress", "step": "quantize:good"' in events.read_text():
+                break
+            time.sleep(0.1)
+        begun = time.monotonic()
+        run.send_signal(number)
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, out + err
+    assert "goes on where it stopped" in err
+    assert "Traceback" not in err, err
+    assert time.monotonic() - begun < 15
+    assert not _gone(project)
+    for record in (project / "results").rglob("*.json"):
+        json.loads(record.read_text())

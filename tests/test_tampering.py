@@ -1,0 +1,133 @@
+"""No false GO out of files that changed behind the workbench's back."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from projects import edit_recipe
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(project: Path, workbench: Call) -> Path:
+    """A finished run whose one variant, 'bad', is NO-GO."""
+    (project / "policy.yaml").write_text(
+        "schema: workbench.policy/1\nname: p\n"
+        "quality: [{suite: sentiment, margin: 0.2, min_n: 20}]\n"
+    )
+    edit_recipe(
+        project,
+        lambda r: r.update(
+            variants=[{"name": "bad", "method": "fake", "damage": 0.9}],
+            evaluate={"suites": ["sentiment"], "limit": 40, "noise_floor": False},
+            profile=None,
+            calibration=None,
+            policy="policy.yaml",
+        ),
+    )
+    assert workbench("run", "recipe.yaml").returncode == 10
+    return project / "results" / "smoke"
+
+
+def test_rows_of_the_run(workbench: Call, run: Path) -> None:
+    good = (run / "variants/baseline/eval/sentiment.jsonl").read_bytes()
+    (run / "variants/bad/eval/sentiment.jsonl").write_bytes(good)
+    refused = workbench("gate")
+    assert refused.returncode == 2 and "not those that were recorded" in refused.stderr
+    assert workbench("run", "recipe.yaml").returncode == 10
+    assert (run / "variants/bad/eval/sentiment.jsonl").read_bytes() != good
+
+
+@pytest.mark.parametrize("how", ["edited", "torn", "lost"])
+def test_rows_of_the_artifact(workbench: Call, run: Path, how: str) -> None:
+    evaluation = json.loads((run / "variants/bad/evaluation.json").read_text())
+    rows = run.parent / "artifacts" / f"evaluate-{evaluation['id'][:16]}" / "sentiment.jsonl"
+    if how == "edited":
+        rows.write_text(rows.read_text().replace('"score":0.0', '"score":1.0'))
+    elif how == "torn":
+        rows.write_bytes(rows.read_bytes()[:3000])
+    else:
+        rows.unlink()
+    plan = workbench("plan", "recipe.yaml").stdout
+    assert "is not used" in plan, plan
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert len(rows.read_text().splitlines()) == 40
+
+
+def test_verdict_edited_by_hand(workbench: Call, run: Path) -> None:
+    gate = run / "gate.json"
+    true = gate.read_bytes()
+    gate.write_bytes(true.replace(b'"NO-GO"', b'"GO"'))
+    assert workbench("report").returncode == 2
+    assert workbench("run", "recipe.yaml").returncode == 10
+    assert gate.read_bytes() == true
+    gate.write_bytes(true[:100])
+    assert workbench("gate").returncode == 10
+    assert gate.read_bytes() == true
+
+
+def test_weights_changed_after_quantizing(workbench: Call, run: Path) -> None:
+    (weights,) = (run.parent / "artifacts").glob("quantize-*/checkpoint/model.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 255
+    weights.unlink()  # it may be a hard link to the source
+    weights.write_bytes(data)
+    plan = workbench("plan", "recipe.yaml").stdout
+    assert "was altered" in " ".join(plan.split()), plan
+    assert workbench("run", "recipe.yaml").returncode == 10
+    assert weights.read_bytes() != bytes(data)
+
+
+def test_records_of_another_recipe(workbench: Call, run: Path, project: Path) -> None:
+    """A verdict may not carry one recipe's name and rest on another one's records."""
+    edit_recipe(project, lambda r: r["variants"][0].update(damage=0.0))
+    assert workbench("run", "recipe.yaml").returncode == 0
+    edit_recipe(project, lambda r: r["variants"][0].update(damage=0.9))
+    assert workbench("run", "recipe.yaml", "--force", "evalute").returncode == 2
+    gate = workbench("gate")
+    assert gate.returncode == 0 and "have changed since" in " ".join(gate.stdout.split())
+    lock = run / "recipe.lock.yaml"
+    lock.write_text(lock.read_text().replace("damage: 0.0", "damage: 0.9"))
+    mixed = workbench("gate")
+    assert mixed.returncode == 2 and "planned for another recipe" in mixed.stderr
+
+
+def test_forced_step_that_fails_leaves_no_old_evidence(
+    workbench: Call, run: Path, project: Path
+) -> None:
+    edit_recipe(project, lambda r: r["variants"][0].update(damage=0.0))
+    assert workbench("run", "recipe.yaml").returncode == 0
+    failed = subprocess.run(
+        [sys.executable, "-m", "workbench", "run", "recipe.yaml", "--force", "evaluate"],
+        cwd=project,
+        capture_output=True,
+        env={**os.environ, "WORKBENCH_FAKE_FAULTS": '{"fail_after_health": true}'},
+    )
+    assert failed.returncode == 3
+    assert workbench("gate").returncode != 0
+
+
+def test_failed_samples_are_asked_again(workbench: Call, run: Path, project: Path) -> None:
+    edit_recipe(project, lambda r: r["variants"][0].update(damage=0.0))
+    faulty = subprocess.run(
+        [sys.executable, "-m", "workbench", "run", "recipe.yaml"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "WORKBENCH_FAKE_FAULTS": '{"error_every": 9}'},
+    )
+    assert faulty.returncode == 11, faulty.stdout + faulty.stderr
+    again = workbench("run", "recipe.yaml")
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_damaged_record_of_an_artifact_is_made_again(workbench: Call, run: Path) -> None:
+    for record in (run.parent / "artifacts").glob("*/record.json"):
+        record.write_bytes(record.read_bytes()[:50])
+    assert workbench("run", "recipe.yaml").returncode == 10

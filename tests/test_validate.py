@@ -1,0 +1,132 @@
+"""What `workbench validate` refuses before a model is loaded, through the command line."""
+
+import json
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projects import edit_recipe
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def refused(workbench: Call, code: int = 2) -> str:
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "where:" in done.stderr and "fix:" in done.stderr
+    return done.stderr
+
+
+def test_the_smoke_recipe_is_valid(workbench: Call) -> None:
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "recipe.yaml is valid" in done.stdout
+    assert "native lane" in done.stdout
+
+
+def test_group_size_that_does_not_divide(workbench: Call, project: Path) -> None:
+    edit_recipe(
+        project,
+        lambda r: r.update(variants=[{"name": "w4", "method": "gptq", "group_size": 128}]),
+    )
+    message = refused(workbench)
+    assert "128" in message and "64" in message, message
+
+
+def test_suite_that_is_not_there(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["evaluate"].update(suites=["sentimnt"]))
+    assert "did you mean 'sentiment'" in refused(workbench)
+
+
+def test_policy_checks_what_is_not_measured(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["evaluate"].update(suites=["sentiment"]))
+    assert "short_question" in refused(workbench)
+    edit_recipe(
+        project,
+        lambda r: (
+            r["evaluate"].update(suites=["sentiment", "short_question", "json_extract"]),
+            r["profile"].update(concurrency=[2]),
+        ),
+    )
+    message = refused(workbench)
+    assert "concurrency 1" in message and "short@2" in message
+
+
+def test_context_beyond_the_checkpoint(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["serve"].update(max_model_len=1_000_000))
+    assert "max_model_len" in refused(workbench)
+
+
+def test_too_few_samples_is_a_warning(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["evaluate"].update(limit=10))
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0
+    assert "asks 10 samples and its check wants 60" in done.stdout
+
+
+@pytest.fixture
+def copied(project: Path, tiny: Path) -> Path:
+    """The recipe on a checkpoint of its own that a test may damage."""
+    model = project / "model"
+    model.mkdir()
+    for file in tiny.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    edit_recipe(project, lambda r: r.update(model={"path": "model"}))
+    return model
+
+
+def test_no_tokenizer(workbench: Call, copied: Path) -> None:
+    (copied / "tokenizer.json").unlink()
+    assert "tokenizer" in refused(workbench)
+
+
+def test_truncated_shard(workbench: Call, copied: Path) -> None:
+    shard = copied / "model.safetensors"
+    data = shard.read_bytes()
+    shard.write_bytes(data[: len(data) // 2])
+    message = refused(workbench)
+    assert "truncated" in message and str(len(data) // 2) in message.replace(",", "")
+
+
+def test_header_that_is_no_header(workbench: Call, copied: Path) -> None:
+    (copied / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+    assert "model.safetensors" in refused(workbench)
+
+
+def test_already_quantized(workbench: Call, copied: Path, project: Path) -> None:
+    config: dict[str, Any] = json.loads((copied / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (copied / "config.json").write_text(json.dumps(config))
+    edit_recipe(project, lambda r: r.update(variants=[{"name": "f", "method": "fp8"}]))
+    assert "quantized" in refused(workbench)
+
+
+@pytest.mark.parametrize(
+    ("edit", "line", "says"),
+    [
+        (lambda lines: [*lines[:5], lines[2], *lines[5:]], 6, "sent-003"),
+        (lambda lines: [*lines[:4], '{"id": "x", ', *lines[5:]], 5, "JSON"),
+        (lambda lines: [*lines[:4], '{"id": "x", "target": "positive"}', *lines[5:]], 5, "message"),
+    ],
+    ids=["duplicate id", "broken line", "missing field"],
+)
+def test_broken_suite_names_file_and_line(
+    workbench: Call, project: Path, edit: Callable[[list[str]], list[str]], line: int, says: str
+) -> None:
+    shipped = (project / "eval_suites").resolve()
+    (project / "eval_suites").unlink()
+    folder = project / "eval_suites"
+    for suite in shipped.iterdir():
+        (folder / suite.name).mkdir(parents=True)
+        for file in suite.iterdir():
+            (folder / suite.name / file.name).write_bytes(file.read_bytes())
+    samples = folder / "sentiment" / "samples.jsonl"
+    samples.write_text("\n".join(edit(samples.read_text().splitlines())) + "\n")
+    message = refused(workbench)
+    assert f"samples.jsonl:{line}" in message or f"line {line}" in message, message
+    assert says in message
+    assert not (project / "results" / "smoke").exists()

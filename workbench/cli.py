@@ -1,0 +1,325 @@
+"""The command line: arguments, output and exit codes, nothing else.
+
+Exit codes: 0 GO (or done), 10 NO-GO, 11 INCONCLUSIVE, 2 bad input, 3 environment or serving
+failure, 1 a bug, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbench import __version__
+from workbench.errors import WorkbenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from workbench.display import ProgressLine
+    from workbench.records import Gate
+
+app = typer.Typer(
+    help="Quantize a checkpoint, serve every variant, and answer: may it ship?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+env_app = typer.Typer(
+    help="The isolated environments of quantizers and servers.", no_args_is_help=True
+)
+app.add_typer(env_app, name="env")
+
+RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="recipe file (YAML)")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="name of a run; default: the last one")]
+RunOption = Annotated[str, typer.Option("--run", help="name of the run; default: the recipe's")]
+ResultsOption = Annotated[
+    Path | None, typer.Option("--results", help="results folder; default: results/ of the project")
+]
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # A pipe has no width of its own.
+    width = None if sys.stdout.isatty() else 110
+    return Console(width=width, emoji=False)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(__version__)
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="print the version"),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def validate(recipe: RecipePath, run: RunOption = "", results: ResultsOption = None) -> None:
+    """Check everything that can be checked before a model is loaded."""
+    from rich.markup import escape
+
+    from workbench.context import new_run
+    from workbench.validate import validate as check
+
+    context = new_run(recipe, run, results)
+    console = _console()
+    findings = check(context)
+    for finding in findings:
+        mark = "[green]ok  [/]" if finding.level == "ok" else "[yellow]warn[/]"
+        console.print(mark, escape(finding.what), highlight=False, soft_wrap=True)
+    warnings = sum(f.level == "warn" for f in findings)
+    text = f"{recipe} is valid" + (f", with {warnings} to look at" if warnings else "")
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def plan(recipe: RecipePath, run: RunOption = "", results: ResultsOption = None) -> None:
+    """Show the steps: ids, what is cached and why, estimated time and memory."""
+    from workbench.context import new_run
+    from workbench.display import plan_table
+    from workbench.validate import validate as check
+
+    context = new_run(recipe, run, results)
+    check(context)
+    _console().print(plan_table(context.plan()))
+
+
+@app.command()
+def run(
+    recipe: RecipePath,
+    run: RunOption = "",
+    only: Annotated[
+        str, typer.Option("--only", metavar="STEP", help="run this step or kind of step alone")
+    ] = "",
+    force: Annotated[
+        list[str] | None,
+        typer.Option("--force", metavar="STEP", help="do this step or kind again (repeatable)"),
+    ] = None,
+    results: ResultsOption = None,
+) -> None:
+    """Run what is not done yet, to the verdict. Safe to stop and to repeat at any moment."""
+    from rich.markup import escape
+
+    from workbench.context import new_run
+    from workbench.display import watching
+    from workbench.run import run as run_steps
+    from workbench.validate import validate as check
+
+    console = _console()
+    context = new_run(recipe, run, results)
+    for finding in check(context):
+        if finding.level == "warn":
+            console.print("[yellow]warn[/]", escape(finding.what), highlight=False, soft_wrap=True)
+    with watching(context.plan(), context.run.events, console):
+        outcome = run_steps(context, only=only, force=force or ())
+    if outcome.overhead is not None:
+        own = outcome.seconds - outcome.tool_seconds
+        console.print(
+            f"the workbench itself took {own:.1f} s: {outcome.overhead:.1%} of the "
+            f"{outcome.tool_seconds:.1f} s in environments, quantizers and servers",
+            highlight=False,
+        )
+    if outcome.gate is not None:
+        _verdict(console, outcome.gate, context.run.report)
+
+
+def _verdict(console: Console, record: Gate, report: Path) -> None:
+    from workbench.display import verdict_table
+    from workbench.records import EXIT_CODES
+
+    with contextlib.suppress(OSError):  # the exit code is the answer; it must not hang on a pipe
+        console.print(verdict_table(record))
+        for warning in record.warnings:
+            console.print("[yellow]warn[/]", warning, highlight=False, soft_wrap=True)
+        console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(EXIT_CODES[record.verdict])
+
+
+@app.command()
+def gate(run: RunName = "", results: ResultsOption = None) -> None:
+    """Decide again from the records of a run: no server, no weights."""
+    from rich.markup import escape
+
+    from workbench import steps
+    from workbench.context import open_run
+    from workbench.recipe import changed_since
+
+    context = open_run(run, results)
+    with context.run.lock():
+        record = steps.gate(context)
+    console = _console()
+    if changed_since(context.loaded):
+        console.print(
+            "[yellow]warn[/] decided as the run was started: recipe or policy have changed since; "
+            f"workbench run {escape(str(context.loaded.source))} applies them",
+            highlight=False,
+            soft_wrap=True,
+        )
+    _verdict(console, record, context.run.report)
+
+
+@app.command()
+def report(run: RunName = "", results: ResultsOption = None) -> None:
+    """Write report.html again from the records of a run, and print its path."""
+    from workbench import collect
+    from workbench.context import open_run
+
+    context = open_run(run, results)
+    collect.report(context)
+    typer.echo(context.run.report)
+
+
+@app.command()
+def doctor(results: ResultsOption = None) -> None:
+    """Say what this machine has, and what can run on it."""
+    from workbench.doctor import diagnose
+    from workbench.recipe import find_project
+
+    console = _console()
+    findings = diagnose(results or find_project(Path.cwd()) / "results")
+    marks = {"ok": "[green]ok     [/]", "warn": "[yellow]warn   [/]", "missing": "[red]missing[/]"}
+    for finding in findings:
+        console.print(marks[finding.ok], f"{finding.name}: {finding.detail}", highlight=False)
+        if finding.fix:
+            console.print(f"        fix: {finding.fix}", highlight=False, markup=False)
+
+
+@app.command()
+def demo(
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="the random one of the smoke recipe instead: a second")
+    ] = False,
+    results: ResultsOption = None,
+) -> None:
+    """Build the demo checkpoint, SmolLM2-135M-Instruct, if it is not there yet."""
+    from workbench.demo import DEMO_NAME, make_demo_checkpoint, make_tiny_checkpoint
+    from workbench.hardware import detect
+    from workbench.recipe import find_project
+
+    console = _console()
+    root = results or find_project(Path.cwd()) / "results"
+    if tiny:
+        path = make_tiny_checkpoint(root / "checkpoints" / "tiny")
+        console.print(f"tiny checkpoint: {path}", highlight=False, markup=False, soft_wrap=True)
+        return
+    work = root / ".cache" / "demo"
+    environment = _ensure(console, "quantize", detect().target)
+    with _progress(console) as progress:
+        path = make_demo_checkpoint(
+            root / "checkpoints" / DEMO_NAME,
+            python=environment,
+            folder=work,
+            log=work / "demo.log",
+            progress=progress,
+        )
+    console.print(f"demo checkpoint: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@env_app.command("create")
+def env_create(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="default: all that this machine can use")
+    ] = None,
+) -> None:
+    """Create environments, or finish ones that were cut short."""
+    from workbench import envs
+    from workbench.hardware import detect
+
+    target = detect().target
+    console = _console()
+    for name in names or list(envs.DEFAULT):
+        python = _ensure(console, name, target)
+        console.print(f"{name}: ready, {python}", highlight=False, markup=False, soft_wrap=True)
+
+
+@env_app.command("list")
+def env_list() -> None:
+    """List the environments, whether they are there, and what they are for."""
+    from rich.table import Table
+
+    from workbench import envs
+    from workbench.hardware import detect
+
+    table = Table()
+    for column in ("name", "state", "size", "lock", "for"):
+        table.add_column(column)
+    for row in envs.listing(detect().target):
+        table.add_row(row.name, row.state, row.size, row.lock_digest[:12], row.purpose)
+    _console().print(table)
+
+
+@env_app.command("verify")
+def env_verify(
+    names: Annotated[list[str] | None, typer.Argument(help="default: all that are there")] = None,
+) -> None:
+    """Import what each environment is for, and compare every version with its lock."""
+    from workbench import envs
+    from workbench.hardware import detect
+
+    target = detect().target
+    for name in names or [r.name for r in envs.listing(target) if r.state == "ready"]:
+        environment = envs.verify(name, target)
+        typer.echo(f"{name}: {len(environment.packages)} packages as pinned")
+
+
+def _ensure(console: Console, name: str, target: str) -> str:
+    from workbench import envs
+
+    with _progress(console) as progress:
+        return envs.ensure(name, target, progress).python  # type: ignore[arg-type]
+
+
+def _progress(console: Console) -> ProgressLine:
+    from workbench.display import ProgressLine
+
+    return ProgressLine(console)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point: run the command, turn errors of ours into a message and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = app(standalone_mode=False)
+    except WorkbenchError as error:
+        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        typer.echo(str(error), err=True)
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:
+        code = 3  # whoever read our output is gone; the records are on disk
+    except OSError as error:
+        typer.echo(f"error: {error.strerror or error}", err=True)
+        typer.echo(f"  where: {error.filename or 'the file system'}", err=True)
+        typer.echo("  fix:   check that the path can be written and is what it should be", err=True)
+        code = 3
+    except Exception as error:
+        # Usage errors know how to show themselves; anything else is a bug and keeps its traceback.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        code = getattr(error, "exit_code", 2)
+    if code == 130:
+        typer.echo("interrupted; the same command goes on where it stopped", err=True)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    sys.exit(code)

@@ -1,0 +1,156 @@
+"""Collect a run's records for the gate and the report: no weights, no server, no environment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+from workbench.context import Context
+from workbench.errors import StoreError, SuiteError
+from workbench.evidence import Evidence, VariantEvidence
+from workbench.gate import decide
+from workbench.plan import gate_spec
+from workbench.records import (
+    Calibration,
+    Checkpoint,
+    Evaluation,
+    Gate,
+    Manifest,
+    Plan,
+    Profile,
+    Record,
+    SampleRow,
+)
+from workbench.report.html import render
+from workbench.rows import read_rows, rows_digest
+from workbench.spec import BASELINE
+from workbench.store import read_record, write_atomic
+from workbench.suites import fill
+
+R = TypeVar("R", bound=Record)
+
+
+def collect(context: Context) -> Evidence:
+    """Read from the run's folder what a verdict rests on. What is missing stays missing.
+
+    Raises:
+        StoreError: a record is damaged, or rows or recipe are not those the records speak of.
+    """
+    plan = read_record(context.run.plan, Plan)
+    if plan.recipe_digest != context.loaded.digest:
+        raise StoreError(
+            "the records were planned for another recipe or policy than the run's lock holds",
+            where=str(context.run.path),
+            fix=f"workbench run {context.loaded.source} brings them together",
+        )
+    ids = {step.name: step.id for step in plan.steps}
+
+    def read(path: Path, cls: type[R], step: str) -> R | None:
+        # A record from before the recipe, a suite or the weights changed is no evidence.
+        record = read_record(path, cls) if path.is_file() else None
+        if record is None or step not in ids:
+            return record
+        return record if getattr(record, "id", None) == ids[step] else None
+
+    def of(variant: str, method: str, repeat: bool = False) -> VariantEvidence:
+        folder = context.run.variant(variant)
+        evaluation = read(folder / "evaluation.json", Evaluation, f"evaluate:{variant}")
+        rows: dict[str, tuple[SampleRow, ...]] = {}
+        for result in (evaluation.repeat if repeat else evaluation.suites) if evaluation else ():
+            path = folder / "eval" / result.rows_file
+            if not path.is_file():
+                continue
+            found = read_rows(path)
+            if rows_digest(found) != result.rows_digest:
+                raise StoreError(
+                    "these rows are not those that were recorded",
+                    where=str(path),
+                    fix=f"workbench run {context.loaded.source} puts the recorded ones back",
+                )
+            rows[result.suite] = found
+        return VariantEvidence(
+            variant=variant,
+            method=method,
+            manifest=read(folder / "manifest.json", Manifest, f"quantize:{variant}"),
+            evaluation=evaluation,
+            rows=rows,
+            profile=read(folder / "profile.json", Profile, f"profile:{variant}"),
+        )
+
+    recipe = context.loaded.recipe
+    return Evidence(
+        run=context.run.name,
+        recipe=recipe.name,
+        recipe_digest=context.loaded.digest,
+        checkpoint=read_record(context.run.checkpoint, Checkpoint),
+        baseline=of(BASELINE, "none"),
+        variants=tuple(of(v.name, v.method) for v in recipe.variants),
+        repeat_rows=of(BASELINE, "none", repeat=True).rows,
+    )
+
+
+def decided(context: Context, evidence: Evidence) -> Gate:
+    """The verdict that follows from the evidence. Cheap and pure, so never taken from a file."""
+    plan = read_record(context.run.plan, Plan)
+    ids = {s.name: s.id for s in plan.steps if s.kind != "gate"}
+    return decide(
+        context.loaded.policy,
+        evidence,
+        policy_digest=context.loaded.policy_digest,
+        id_=gate_spec(context.loaded, context.run, ids).id,
+    )
+
+
+def report(context: Context) -> Gate:
+    """Write `report.html` again for the verdict that is there.
+
+    Raises:
+        StoreError: there is no verdict yet, a record is damaged, or `gate.json` is not what the
+            records say.
+    """
+    evidence = collect(context)
+    record = decided(context, evidence)
+    if read_record(context.run.gate, Gate) != record:
+        raise StoreError(
+            "gate.json is not what the records say",
+            where=str(context.run.gate),
+            fix=f"workbench gate {context.run.name} decides again",
+        )
+    write_report(context, record, evidence)
+    return record
+
+
+def write_report(context: Context, record: Gate, evidence: Evidence) -> None:
+    """Render `report.html`."""
+    sealed = context.run.calibration
+    page = render(
+        record,
+        evidence,
+        calibration=read_record(sealed, Calibration) if sealed.is_file() else None,
+        questions=_questions(context, evidence),
+    )
+    write_atomic(context.run.report, page.encode("utf-8", "backslashreplace"))
+
+
+def _questions(context: Context, evidence: Evidence) -> dict[str, dict[str, tuple[str, str]]]:
+    """What each sample asked and expected, where the suite is still the one that was asked."""
+    asked = evidence.baseline.evaluation
+    try:
+        suites = context.suites
+    except SuiteError:
+        return {}  # the report then shows ids and answers alone
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for result in asked.suites if asked else ():
+        suite = suites.get(result.suite)
+        if suite is not None and suite.digest == result.suite_digest:
+            found[result.suite] = {
+                sample.id: (
+                    fill(suite.spec.prompt, sample.model_dump()),
+                    sample.target
+                    if isinstance(sample.target, str)
+                    else json.dumps(sample.target, ensure_ascii=False),
+                )
+                for sample in suite.samples
+            }
+    return found

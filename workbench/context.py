@@ -1,0 +1,215 @@
+"""Everything a step needs to know, gathered once: recipe, run, checkpoint, machine, environments.
+
+`open_run` is what each notebook calls first. It reads files and asks the machine; the ids and the
+plan that follow from it are computed in `workbench.plan`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from workbench import envs
+from workbench.checkpoint import inspect
+from workbench.digest import sha256_file
+from workbench.errors import CheckpointError, RecipeError
+from workbench.events import Events
+from workbench.hardware import detect
+from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
+from workbench.quantizers import quantizer
+from workbench.recipe import Loaded, find_project, load_lock, load_recipe
+from workbench.records import Environment, Plan
+from workbench.spec import AnyVariant
+from workbench.store import Results, Run
+from workbench.suites import Suite, find_suite, load_suite
+from workbench.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Context:
+    """One run and what it stands on. What is expensive to know is found out when first asked."""
+
+    loaded: Loaded
+    run: Run
+
+    @cached_property
+    def model_path(self) -> Path:
+        """Folder of the unquantized checkpoint."""
+        return self.loaded.model_path or _fetch(self.loaded)
+
+    @cached_property
+    def suites(self) -> dict[str, Suite]:
+        """The recipe's suites by name."""
+        folder = self.loaded.project / "eval_suites"
+        names = self.loaded.recipe.evaluate.suites
+        return {name: load_suite(find_suite(name, folder)) for name in names}
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the world says: checkpoint, machine, locks, suites.
+
+        Raises:
+            UserError: a checkpoint, a suite or a calibration source is missing or broken.
+        """
+        loaded = self.loaded
+        cache = self.run.results.root / ".cache" / "digests.json"
+        try:
+            checkpoint = inspect(self.model_path, cache=cache)
+        except (TypeError, KeyError, AttributeError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"a file of the checkpoint holds what it should not: {error!r}",
+                where=str(self.model_path),
+                fix="save it again with save_pretrained, safe_serialization=True",
+            ) from error
+        machine = detect()
+        source = None
+        calibration = loaded.recipe.calibration
+        if calibration and any(loaded.recipe.calibrates(v) for v in loaded.recipe.variants):
+            found = loaded.calibration_source
+            source = sha256_file(found) if found else None
+        return Facts(
+            checkpoint=checkpoint,
+            hardware=machine,
+            locks={name: envs.lock_digest(name, machine.target) for name in envs.ENVIRONMENTS},
+            suites={name: suite.digest for name, suite in self.suites.items()},
+            suite_sizes={
+                name: (len(s.samples), s.spec.max_tokens if s.spec.ask == "generate" else 1)
+                for name, s in self.suites.items()
+            },
+            source_digest=source,
+        )
+
+    @property
+    def events(self) -> Events:
+        """The run's event file."""
+        return Events(self.run.events)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The unquantized checkpoint's tokenizer and chat template; every variant uses them."""
+        return Tokenizer.load(self.model_path)
+
+    @cached_property
+    def specs(self) -> dict[str, StepSpec]:
+        """Steps by name, the gate left out."""
+        return {s.name: s for s in step_specs(self.loaded, self.facts)}
+
+    def spec(self, name: str) -> StepSpec:
+        """The step of that name with its id.
+
+        Raises:
+            RecipeError: the recipe has no such step.
+        """
+        if name not in self.specs:
+            raise RecipeError(
+                f"the recipe has no step '{name}'",
+                where=str(self.loaded.source),
+                fix=f"steps: {', '.join([*self.specs, 'gate'])}",
+            )
+        return self.specs[name]
+
+    def variant(self, name: str) -> AnyVariant:
+        """A variant by name; empty means the first one that is not the baseline.
+
+        Raises:
+            RecipeError: there is none of that name.
+        """
+        try:
+            return self.loaded.recipe.variant(name or self.loaded.recipe.variants[0].name)
+        except KeyError:
+            names = ", ".join(v.name for v in self.loaded.recipe.all_variants)
+            raise RecipeError(
+                f"the recipe has no variant '{name}'",
+                where=str(self.loaded.source),
+                fix=f"variants: {names}",
+            ) from None
+
+    def plan(self) -> Plan:
+        """Steps, what is cached and why."""
+        return build(self.loaded, self.facts, self.run)
+
+    def environments(self) -> list[str]:
+        """Names of the isolated environments the recipe needs on this machine."""
+        recipe = self.loaded.recipe
+        names = {quantizer(v.method).environment for v in recipe.variants}
+        if recipe.serve.engine != "fake":
+            names.add(recipe.serve.engine)
+        if any(
+            variant_lane(self.loaded, v, self.facts).name == "emulated" for v in recipe.variants
+        ):
+            names.add("quantize")
+        return sorted(n for n in names if n)
+
+    def environment(self, name: str, events: Events) -> Environment:
+        """An environment, created now if it is needed for the first time.
+
+        Raises:
+            EnvironmentFailure: it could not be made or verified.
+        """
+        begun = time.monotonic()
+        made = not envs.is_ready(name, self.facts.hardware.target)
+        environment = envs.ensure(name, self.facts.hardware.target, events.progress)
+        if made:
+            events.tool(f"create environment {name}", time.monotonic() - begun)
+        return environment
+
+
+def _fetch(loaded: Loaded) -> Path:
+    """Download a hub checkpoint at its revision, safetensors and text files only.
+
+    Not yet run against a hub: no machine this was built on reaches one.
+    """
+    from huggingface_hub import snapshot_download
+
+    model = loaded.recipe.model
+    assert model.hub is not None
+    try:
+        folder = snapshot_download(
+            model.hub,
+            revision=model.revision,
+            allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*"],
+        )
+    except Exception as error:
+        raise RecipeError(
+            f"the checkpoint {model.hub}@{model.revision} could not be fetched: {error}",
+            where=f"{loaded.source}: model.hub",
+            fix="check name, revision and your hub token, or give a local folder as model.path",
+        ) from error
+    return Path(folder)
+
+
+def new_run(recipe: Path, run: str = "", results: Path | None = None) -> Context:
+    """Load a recipe, and name the run it belongs to. Writes nothing.
+
+    Args:
+        recipe: the recipe file.
+        run: name of the run; empty means the recipe's own name.
+        results: results folder; default is `results/` of the project.
+
+    Raises:
+        UserError: anything wrong in what the user wrote or named.
+    """
+    loaded = load_recipe(recipe)
+    store = Results(results or loaded.project / "results")
+    return Context(loaded, store.run(run or loaded.recipe.name))
+
+
+def open_run(run: str = "", results: Path | None = None) -> Context:
+    """Open a run that exists.
+
+    Args:
+        run: its name or its folder; empty means the last run.
+        results: results folder; default is `results/` of the project the working folder is in.
+
+    Raises:
+        StoreError: there is no such run.
+    """
+    if "/" in run:
+        folder = Path(run).resolve()
+        store, name = Results(folder.parent), folder.name
+    else:
+        store, name = Results(results or find_project(Path.cwd()) / "results"), run
+    existing = store.existing_run(name)
+    return Context(load_lock(existing.recipe_lock), existing)

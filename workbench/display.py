@@ -1,0 +1,294 @@
+"""What a person sees while a run works: a live table on a terminal, plain lines elsewhere.
+
+Reads the run's events; decides nothing. Times are those of this view, from a step's first event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from workbench.events import EventReader
+from workbench.records import Gate, Plan
+
+#: Set in the environment of kernels whose progress somebody else shows.
+DRIVEN = "WORKBENCH_DRIVEN"
+
+_VERDICT_STYLE = {"GO": "bold green", "NO-GO": "bold red", "INCONCLUSIVE": "bold yellow"}
+_MARK = {"waiting": "·", "cached": "=", "running": "▶", "done": "✓", "failed": "✗"}
+_STYLE = {"cached": "dim", "running": "bold cyan", "done": "green", "failed": "bold red"}
+
+
+def duration(seconds: float) -> str:
+    """``7s``, ``3m20s``, ``1h05m``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+@dataclass
+class _Row:
+    name: str
+    state: str = "waiting"
+    note: str = ""
+    begun: float | None = None
+    ended: float | None = None
+    progress: tuple[float, float, str] = (0, 0, "")
+    phase_begun: float = 0.0
+
+    def elapsed(self, now: float) -> str:
+        return duration((self.ended or now) - self.begun) if self.begun is not None else ""
+
+    def text(self, now: float) -> str:
+        if self.state != "running":
+            return self.note
+        done, total, what = self.progress
+        if not total:
+            return what
+        left = ""
+        if done >= 0.1 * total and now - self.phase_begun > 3:
+            left = f", ~{duration((total - done) * (now - self.phase_begun) / done)} left"
+        return f"{what} {done:g}/{total:g}{left}"
+
+
+@dataclass
+class _State:
+    rows: dict[str, _Row] = field(default_factory=dict)
+
+    def apply(self, event: dict[str, Any], now: float) -> str:
+        """Take in one event; returns the plain line it is worth, or an empty text."""
+        row = self.rows.get(event.get("step", ""))
+        if row is None:
+            return ""
+        kind = event["event"]
+        if kind == "start" and row.state != "running":
+            row.state, row.begun, row.phase_begun = "running", now, now
+            return f"{row.name}: started"
+        if kind == "progress":
+            before = row.progress
+            row.progress = (event["done"], event["total"], event["what"])
+            if before[2].split(" ")[0] != event["what"].split(" ")[0] or event["done"] < before[0]:
+                row.phase_begun = now
+            return f"{row.name}: {row.text(now)}"
+        if kind == "done":
+            row.state, row.ended, row.note = "done", now, ""
+            return f"{row.name}: done in {row.elapsed(now)}"
+        if kind in ("error", "interrupted"):
+            row.state, row.ended, row.note = "failed", now, event.get("what", kind)
+            return f"{row.name}: {row.note}"
+        return ""
+
+
+def plan_table(plan: Plan) -> Table:
+    """The plan as a table: step, id, cached or not and why, estimated time and memory."""
+    table = Table(title=f"run '{plan.run}'", title_justify="left", expand=False)
+    for column in ("step", "id", "state", "why", "time", "memory"):
+        table.add_column(column, no_wrap=column in ("step", "id", "state"))
+    total = 0.0
+    for step in plan.steps:
+        total += step.estimate_seconds or 0
+        memory = step.estimate_memory_bytes
+        table.add_row(
+            step.name,
+            step.id[:8],
+            Text("cached", "dim") if step.cached else Text("to do", "cyan"),
+            Text(step.reason),
+            f"~{duration(step.estimate_seconds)}" if step.estimate_seconds else "",
+            f"~{memory / 2**30:.1f} GiB" if memory else "",
+        )
+    table.caption = (
+        f"estimated {duration(total)}: a rule of thumb, not a promise" if total else None
+    )
+    return table
+
+
+def verdict_table(gate: Gate) -> Table:
+    """One line per variant: the verdict and the sentence that explains it."""
+    table = Table(
+        title=f"verdict of run '{gate.run}' under policy '{gate.policy}'", title_justify="left"
+    )
+    for column in ("variant", "method", "lane", "verdict", "reason"):
+        table.add_column(column, no_wrap=column != "reason")
+    for v in gate.variants:
+        table.add_row(
+            v.variant,
+            v.method,
+            v.lane.name if v.lane else "-",
+            Text(v.verdict, _VERDICT_STYLE[v.verdict]),
+            Text(v.reason),
+        )
+    return table
+
+
+@contextlib.contextmanager
+def watching(plan: Plan, events: Path, console: Console) -> Iterator[None]:
+    """Show the run's progress for the block, from another thread.
+
+    Args:
+        plan: what will run and what is cached.
+        events: the run's event file.
+        console: where to; a terminal gets a live table, anything else a line per change, at most
+            one every ten seconds per step for mere progress.
+    """
+    state = _State({s.name: _Row(s.name) for s in plan.steps})
+    for step in plan.steps:
+        if step.cached:
+            state.rows[step.name].state = "cached"
+            state.rows[step.name].note = step.reason
+    reader = EventReader(events)
+    stop = threading.Event()
+    live = (
+        Live(console=console, refresh_per_second=4, transient=False)
+        if console.is_terminal
+        else None
+    )
+
+    def draw() -> Group:
+        now = time.monotonic()
+        table = Table(box=None, padding=(0, 1), show_header=False)
+        for row in state.rows.values():
+            style = _STYLE.get(row.state, "")
+            table.add_row(
+                Text(_MARK[row.state], style),
+                Text(row.name, style),
+                Text(row.elapsed(now)),
+                Text(row.text(now), "dim" if row.state != "failed" else "red", overflow="ellipsis"),
+            )
+        return Group(table)
+
+    said: dict[str, float] = {}
+
+    def follow() -> None:
+        while True:
+            last = stop.is_set()
+            now = time.monotonic()
+            for event in reader.new():
+                line = state.apply(event, now)
+                name = event.get("step", "")
+                mere = event["event"] == "progress"
+                if live is None and line and not (mere and now - said.get(name, 0.0) < 10):
+                    said[name] = now
+                    console.print(time.strftime("%H:%M:%S"), line, highlight=False, markup=False)
+            if live is not None:
+                live.update(draw())
+            if last:
+                return
+            stop.wait(0.25)
+
+    if live is None:
+        for step in plan.steps:
+            if step.cached:
+                console.print(f"{step.name}: cached - {step.reason}", highlight=False, markup=False)
+    thread = threading.Thread(target=follow, name="display", daemon=True)
+    with live or contextlib.nullcontext():
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+@contextlib.contextmanager
+def in_notebook(step: str, events: Path) -> Iterator[None]:
+    """Show one step's progress below the cell that runs it, in a notebook opened by hand.
+
+    Nothing is shown outside a notebook, nor where `workbench run` shows the progress itself.
+    """
+    if "ipykernel" not in sys.modules or DRIVEN in os.environ:
+        yield
+        return
+    from IPython.display import display
+
+    state = _State({step: _Row(step)})
+    reader = EventReader(events)
+    handle = display(_Line(""), display_id=True)  # type: ignore[no-untyped-call]
+    stop = threading.Event()
+
+    def follow() -> None:
+        last = ""
+        while True:
+            ending = stop.is_set()
+            now = time.monotonic()
+            lines = [state.apply(event, now) for event in reader.new()]
+            line = next((line for line in reversed(lines) if line), last)
+            if handle is not None and line != last:
+                handle.update(_Line(line))
+                last = line
+            if ending:
+                return
+            stop.wait(0.5)
+
+    thread = threading.Thread(target=follow, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+class _Line:
+    """A line of text that a notebook shows as text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class ProgressLine:
+    """A progress callback outside a run: a bar on a terminal, else a line every ten seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._said = 0.0
+
+    def __enter__(self) -> ProgressLine:
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:g}/{task.total:g}"),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: float, total: float, what: str) -> None:
+        """Show that `done` of `total` is reached (0: nobody knows how many)."""
+        if self._bar is not None:
+            if self._task is None:
+                self._task = self._bar.add_task(what)
+            self._bar.update(self._task, completed=done, total=total or None, description=what)
+        elif (now := time.monotonic()) - self._said >= 10 or (total and done >= total):
+            self._said = now
+            count = f" {done:g}/{total:g}" if total else ""
+            self._console.print(
+                time.strftime("%H:%M:%S"), f"{what}{count}", highlight=False, markup=False
+            )

@@ -1,0 +1,31 @@
+"""Is what a record speaks of still what it was? Checked before a record is reused.
+
+A record is only as good as the files it rests on: a checkpoint whose weights changed on disk, or
+rows that were lost or edited, make it worth nothing, and the step is done again.
+"""
+
+from __future__ import annotations
+
+from workbench.checkpoint import digests
+from workbench.records import Evaluation, Manifest, Record
+from workbench.rows import altered
+from workbench.store import Results
+
+
+def flaw(results: Results, kind: str, id_: str, record: Record) -> str:
+    """Why a complete record must not be reused; an empty text where it may.
+
+    Files are hashed again only where their size or time changed.
+    """
+    if isinstance(record, Manifest):
+        folder = results.root / record.path
+        try:
+            found = digests(folder, results.root / ".cache" / "digests.json")
+        except OSError:
+            found = {}
+        for name, digest in record.files.items():
+            if found.get(name) != digest:
+                return f"its file {name} was {'altered' if name in found else 'lost'}"
+    if isinstance(record, Evaluation):
+        return altered(results.artifact(kind, id_), record)
+    return ""

@@ -1,0 +1,340 @@
+"""From a recipe to ordered steps: their content ids, what is already done, and why.
+
+`step_specs` is pure: it computes each step's id from everything its result depends on. `build`
+then looks the ids up in the results folder. An id holds
+
+- the step's own part of the recipe,
+- the ids of the steps before it, down to the checkpoint's digests,
+- the lock digest of the environment that does the work, and a version number of our own code.
+
+The name of a variant or of a run is in no id, so equal work is shared between runs. What a step
+read is checked too (`inputs` of its record): weights that were made again with other bytes
+invalidate what was measured on the old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.digest import content_id, sha256_file
+from workbench.errors import StoreError
+from workbench.integrity import flaw
+from workbench.quantizers import quantizer
+from workbench.recipe import Loaded
+from workbench.records import (
+    Calibration,
+    Checkpoint,
+    Choice,
+    Evaluation,
+    Gate,
+    Hardware,
+    Lane,
+    Manifest,
+    Plan,
+    PlanStep,
+    Profile,
+    Record,
+    StepKind,
+)
+from workbench.spec import BASELINE, AnyVariant
+from workbench.store import Run, read_record
+from workbench.support import dtype as choose_dtype
+from workbench.support import lane as choose_lane
+
+#: Raised by hand when a step's own code changes what it produces; part of every id.
+STEP_VERSIONS: dict[str, int] = {
+    "calibrate": 1,
+    "quantize": 1,
+    "twin": 1,
+    "evaluate": 1,
+    "profile": 1,
+    "gate": 1,
+}
+NOTEBOOKS: dict[StepKind, str] = {
+    "calibrate": "01_calibrate.ipynb",
+    "quantize": "02_quantize.ipynb",
+    "evaluate": "03_evaluate.ipynb",
+    "profile": "04_profile.ipynb",
+    "gate": "05_gate.ipynb",
+}
+RECORDS: dict[StepKind, type[Record]] = {
+    "calibrate": Calibration,
+    "quantize": Manifest,
+    "evaluate": Evaluation,
+    "profile": Profile,
+    "gate": Gate,
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the world says, gathered once; with the recipe it determines every id.
+
+    Attributes:
+        checkpoint: the unquantized checkpoint.
+        hardware: this machine.
+        locks: environment name -> lock digest.
+        suites: suite name -> digest.
+        suite_sizes: suite name -> (samples, most tokens an answer may have).
+        source_digest: of the calibration source; None where the recipe calibrates nothing.
+    """
+
+    checkpoint: Checkpoint
+    hardware: Hardware
+    locks: Mapping[str, str]
+    suites: Mapping[str, str]
+    suite_sizes: Mapping[str, tuple[int, int]]
+    source_digest: str | None
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """One step before anyone looked whether it is done."""
+
+    kind: StepKind
+    variant: str | None
+    id: str
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """``evaluate:fp8`` or ``calibrate``."""
+        return f"{self.kind}:{self.variant}" if self.variant else self.kind
+
+
+def variant_lane(loaded: Loaded, variant: AnyVariant, facts: Facts) -> Lane:
+    """The lane a variant is served on here; a recipe may ask for the twin all the same."""
+    engine = loaded.recipe.serve.engine
+    compute = serving_dtype(loaded, facts).value
+    lane = choose_lane(variant.method, _options(variant), engine, facts.hardware, compute)
+    if variant.serve_as == "twin" and lane.name in ("native", "weight-only fallback"):
+        return Lane(
+            name="emulated",
+            reason="the recipe asks for the dequantized twin (serve_as: twin)",
+            source="recipe",
+        )
+    return lane
+
+
+def serving_dtype(loaded: Loaded, facts: Facts) -> Choice:
+    """The compute dtype all variants share, with its reason."""
+    serve = loaded.recipe.serve
+    return choose_dtype(serve.dtype, facts.checkpoint, serve.engine, facts.hardware)
+
+
+def _options(variant: AnyVariant) -> dict[str, Any]:
+    return variant.model_dump(mode="json", exclude={"name", "method", "serve_as"})
+
+
+def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
+    """The steps of a recipe in the order they run, the gate left out (its id needs results)."""
+    recipe, checkpoint = loaded.recipe, facts.checkpoint
+    source = {
+        "weights": checkpoint.weights_digest,
+        "tokenizer": checkpoint.tokenizer_digest,
+        "template": checkpoint.template_digest,
+        "config": checkpoint.files.get("config.json", ""),
+    }
+    steps: list[StepSpec] = []
+
+    def add(kind: StepKind, variant: str | None, spec: dict[str, Any]) -> str:
+        whole = {"kind": kind, "version": STEP_VERSIONS[kind], **spec}
+        steps.append(StepSpec(kind, variant, content_id(whole), whole))
+        return steps[-1].id
+
+    calibration = None
+    if recipe.calibration and any(recipe.calibrates(v) for v in recipe.variants):
+        calibration = add(
+            "calibrate",
+            None,
+            {
+                "calibration": recipe.calibration.model_dump(mode="json"),
+                "source": facts.source_digest,
+                "tokenizer": source["tokenizer"],
+                "template": source["template"],
+            },
+        )
+    made: dict[str, str] = {BASELINE: content_id(source)}
+    for variant in recipe.variants:
+        environment = quantizer(variant.method).environment
+        made[variant.name] = add(
+            "quantize",
+            variant.name,
+            {
+                "method": variant.method,
+                "options": _options(variant),
+                "checkpoint": source,
+                "calibration": calibration if recipe.calibrates(variant) else None,
+                "environment": facts.locks[environment] if environment else None,
+            },
+        )
+    serve = recipe.serve.model_dump(mode="json", exclude={"port", "startup_seconds"})
+    for variant in recipe.all_variants:
+        lane = variant_lane(loaded, variant, facts)
+        served = {
+            "serve": serve,
+            "lane": lane.name,
+            "dtype": serving_dtype(loaded, facts).value,
+            "hardware": facts.hardware.key,
+            "engine": facts.locks.get(recipe.serve.engine),
+            "weights": made[variant.name],
+            "twin": facts.locks.get("quantize") if lane.name == "emulated" else None,
+        }
+        evaluate = recipe.evaluate.model_dump(mode="json", exclude={"suites", "request_seconds"})
+        evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant.name == BASELINE
+        add(
+            "evaluate",
+            variant.name,
+            {
+                "served": served,
+                "evaluate": evaluate,
+                "suites": {name: facts.suites[name] for name in recipe.evaluate.suites},
+                "tokenizer": source["tokenizer"],
+                "template": source["template"],
+            },
+        )
+        if recipe.profile:
+            profile = recipe.profile.model_dump(mode="json")
+            add("profile", variant.name, {"served": served, "profile": profile})
+    return steps
+
+
+def evidence_digests(loaded: Loaded, run: Run) -> dict[str, str]:
+    """Digest of each record the gate reads, by step name; empty where one is missing."""
+    found: dict[str, str] = {}
+    for variant in loaded.recipe.all_variants:
+        folder = run.variant(variant.name)
+        names = ["manifest.json", "evaluation.json"] + ["profile.json"] * bool(
+            loaded.recipe.profile
+        )
+        for name in names:
+            path = folder / name
+            if not path.is_file():
+                return {}
+            found[f"{variant.name}/{name}"] = content_id(path.read_text("utf-8"))
+        for rows in sorted((folder / "eval").glob("*.jsonl")):
+            found[f"{variant.name}/eval/{rows.name}"] = sha256_file(rows)
+    return found
+
+
+def gate_spec(loaded: Loaded, run: Run, ids: Mapping[str, str]) -> StepSpec:
+    """The gate's step; its id follows from the records that are there now.
+
+    Args:
+        loaded: the recipe.
+        run: whose records.
+        ids: step name -> id as planned; a record with another id is no evidence.
+    """
+    spec = {
+        "kind": "gate",
+        "version": STEP_VERSIONS["gate"],
+        "run": run.name,
+        "recipe": loaded.digest,
+        "steps": dict(ids),
+        "evidence": evidence_digests(loaded, run),
+    }
+    return StepSpec("gate", None, content_id(spec), spec)
+
+
+def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
+    """The plan of a run: each step with its id, whether it is cached, and why or why not."""
+    results = run.results
+    steps: list[PlanStep] = []
+    weights: dict[str, str | None] = {BASELINE: facts.checkpoint.weights_digest}
+    all_cached = True
+    specs = step_specs(loaded, facts)
+    for step in specs:
+        record = results.complete(step.kind, step.id, RECORDS[step.kind])
+        cached, reason = False, _why_not(step, run)
+        if record is not None:
+            cached, reason = True, f"same inputs and tools as the record {step.id[:8]}"
+        if record is not None and (why := flaw(results, step.kind, step.id, record)):
+            cached, reason = False, f"the record {step.id[:8]} is not used: {why}"
+        if isinstance(record, Manifest) and step.variant:
+            weights[step.variant] = record.weights_digest
+        if isinstance(record, Evaluation | Profile) and step.variant:
+            have = weights.get(step.variant)
+            if have is not None and record.inputs.get("weights") != have:
+                cached, reason = False, "the weights were made again with other bytes"
+        all_cached = all_cached and cached
+        seconds, memory = _estimate(step, loaded, facts)
+        steps.append(
+            PlanStep(
+                kind=step.kind,
+                variant=step.variant,
+                id=step.id,
+                cached=cached,
+                reason=reason,
+                notebook=NOTEBOOKS[step.kind],
+                estimate_seconds=None if cached else seconds,
+                estimate_memory_bytes=None if cached else memory,
+            )
+        )
+    gate = gate_spec(loaded, run, {s.name: s.id for s in specs})
+    done = all_cached and _decided(run) == gate.id
+    steps.append(
+        PlanStep(
+            kind="gate",
+            variant=None,
+            id=gate.id,
+            cached=done and run.report.is_file(),
+            reason=f"same records and policy as the verdict {gate.id[:8]}"
+            if done
+            else "a record it rests on is new"
+            if run.gate.is_file()
+            else "no verdict yet",
+            notebook=NOTEBOOKS["gate"],
+            estimate_seconds=None if done else 3.0,
+        )
+    )
+    return Plan(run=run.name, recipe_digest=loaded.digest, steps=tuple(steps))
+
+
+def _decided(run: Run) -> str | None:
+    """Id of the verdict that is there; None where there is none that can be read."""
+    try:
+        return read_record(run.gate, Gate).id
+    except StoreError:
+        return None
+
+
+def _why_not(step: StepSpec, run: Run) -> str:
+    """Why a step has no record: cut short, changed since the run's last record, or never done."""
+    if run.results.artifact(step.kind, step.id).is_dir():
+        return "an attempt was cut short; it goes on from what is kept"
+    before = run.results.spec_of(run.published(step.kind, step.variant))
+    if before is None:
+        return "not done yet"
+    changed = sorted(key for key in {*before, *step.spec} if before.get(key) != step.spec.get(key))
+    return f"changed since the last record: {', '.join(changed) or 'the record is gone'}"
+
+
+def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | None, int | None]:
+    """Rough seconds and peak bytes, to plan by: rules of thumb from runs on two CPU cores."""
+    recipe, checkpoint = loaded.recipe, facts.checkpoint
+    if step.kind == "calibrate":
+        return 2.0, None
+    if step.kind == "quantize" and step.variant:
+        variant = recipe.variant(step.variant)
+        calibration = recipe.calibration if recipe.calibrates(variant) else None
+        return quantizer(variant.method).estimate(variant, checkpoint, calibration, facts.hardware)
+    if recipe.serve.engine == "fake":
+        return 3.0, 200_000_000
+    on_gpu = bool(facts.hardware.gpus)
+    # 40 tokens/s for 135 M parameters at concurrency 16 in float32 on two cores, in proportion.
+    rate = 2000.0 if on_gpu else 40.0 * 135e6 / checkpoint.parameters * facts.hardware.cores / 2
+    startup = 120.0 if on_gpu else 45.0
+    memory = checkpoint.parameters * (2 if on_gpu else 4) + 2_500_000_000
+    if step.kind == "evaluate":
+        limit = recipe.evaluate.limit or 10**9
+        tokens = sum(min(n, limit) * most for n, most in facts.suite_sizes.values())
+        passes = 2 if step.variant == BASELINE and recipe.evaluate.noise_floor else 1
+        return startup + passes * 0.6 * tokens / rate, memory
+    assert recipe.profile is not None
+    tokens = sum(
+        recipe.profile.requests * w.output_tokens * len(recipe.profile.concurrency)
+        for w in recipe.profile.workloads
+    )
+    return 2.0 * tokens / rate, memory

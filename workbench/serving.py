@@ -1,0 +1,186 @@
+"""From a produced checkpoint to a running server: manifests, the twin, and who holds the server.
+
+A run starts one server per variant and holds it while its notebooks measure; a notebook run by hand
+finds none and starts its own. On the emulated lane the server gets the checkpoint's dequantized
+twin, made once, and every record that comes of it says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from workbench.checkpoint import inspect
+from workbench.context import Context
+from workbench.digest import content_id
+from workbench.errors import StoreError
+from workbench.events import Events
+from workbench.plan import STEP_VERSIONS, serving_dtype, variant_lane
+from workbench.quantizers.twin import dequantize
+from workbench.questions import fake_answers
+from workbench.records import Checkpoint, Lane, Manifest
+from workbench.servers import Endpoint, attach, serve
+from workbench.spec import BASELINE
+from workbench.store import (
+    RECORD,
+    dump_record,
+    locked,
+    write_atomic,
+    write_if_new,
+    write_record,
+)
+
+
+def inspected(context: Context, path: Path) -> Checkpoint:
+    """Inspect a checkpoint with the results folder's digest cache."""
+    return inspect(path, cache=context.run.results.root / ".cache" / "digests.json")
+
+
+def baseline_manifest(context: Context) -> Manifest:
+    """The unquantized checkpoint, as a variant like any other."""
+    checkpoint = context.facts.checkpoint
+    record = Manifest(
+        id=content_id({"baseline": checkpoint.weights_digest, "files": checkpoint.files}),
+        variant=BASELINE,
+        method="none",
+        options={},
+        inputs={"checkpoint": checkpoint.weights_digest},
+        path=str(context.model_path),
+        weight_bytes=checkpoint.weight_bytes,
+        weights_digest=checkpoint.weights_digest,
+        files=checkpoint.files,
+        environment="workbench",
+        packages={},
+        seconds=0.0,
+    )
+    write_if_new(context.run.published("quantize", BASELINE), dump_record(record))
+    return record
+
+
+def manifest(context: Context, variant: str) -> Manifest:
+    """The manifest of a variant that was made before.
+
+    Raises:
+        StoreError: it was not.
+    """
+    if variant == BASELINE:
+        return baseline_manifest(context)
+    step = context.spec(f"quantize:{variant}")
+    record = context.run.results.complete("quantize", step.id, Manifest)
+    if record is None:
+        raise StoreError(
+            f"variant '{variant}' was not quantized yet",
+            where=str(context.run.path),
+            fix="run the quantize step first (notebooks/02_quantize.ipynb)",
+        )
+    record = record.model_copy(update={"variant": variant})
+    write_if_new(context.run.published("quantize", variant), dump_record(record))
+    return record
+
+
+def _twin(context: Context, made: Manifest, events: Events) -> Manifest:
+    """The dequantized twin of a produced checkpoint, made once."""
+    environment = context.environment("quantize", events)
+    spec = {
+        "kind": "twin",
+        "version": STEP_VERSIONS["twin"],
+        "of": made.weights_digest,
+        "environment": environment.lock_digest,
+    }
+    results = context.run.results
+    id_ = content_id(spec)
+    record = results.complete("twin", id_, Manifest)
+    if record is not None:
+        return record
+    folder = results.artifact("twin", id_)
+    with locked(folder / ".lock", f"the twin of {made.variant}"):
+        out = folder / "checkpoint"
+        shutil.rmtree(out, ignore_errors=True)
+        outcome = dequantize(
+            results.root / made.path,
+            out,
+            python=environment.python,
+            folder=folder,
+            log=context.run.logs / f"twin-{made.variant}.log",
+            progress=events.progress,
+        )
+        events.tool(f"twin {made.variant}", outcome.seconds)
+        found = inspected(context, out)
+        record = made.model_copy(
+            update={
+                "id": id_,
+                "method": f"{made.method} (dequantized twin)",
+                "inputs": {"checkpoint": made.weights_digest},
+                "path": out.relative_to(results.root).as_posix(),
+                "weight_bytes": found.weight_bytes,
+                "weights_digest": found.weights_digest,
+                "files": found.files,
+                "environment": environment.lock_digest,
+                "packages": outcome.packages,
+                "choices": outcome.choices,
+                "seconds": outcome.seconds,
+                "peak_memory_bytes": outcome.peak_memory_bytes,
+            }
+        )
+        write_record(folder / RECORD, record)
+    return record
+
+
+@contextlib.contextmanager
+def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]:
+    """A server for a variant: the one a run already holds, or one of our own for the block.
+
+    Raises:
+        ServingFailure: it does not start, or fails its canary.
+    """
+    made = manifest(context, variant)
+    chosen = context.variant(variant)
+    lane: Lane = variant_lane(context.loaded, chosen, context.facts)
+    loaded = _twin(context, made, events) if lane.name == "emulated" else made
+    folder = context.run.variant(variant) / "server"
+    held = attach(folder)
+    if held is not None and held.serving.served_digest == loaded.weights_digest:
+        yield held
+        return
+    if inspected(context, context.run.results.root / loaded.path).weights_digest != (
+        loaded.weights_digest
+    ):
+        raise StoreError(
+            f"the weights of variant '{variant}' are not those its manifest speaks of",
+            where=str(context.run.results.root / loaded.path),
+            fix=f"workbench run {context.loaded.source} --force quantize:{variant}",
+        )
+    spec = context.loaded.recipe.serve
+    environment = context.environment(spec.engine, events) if spec.engine != "fake" else None
+    extra: dict[str, str] = {}
+    if spec.engine == "fake":
+        answers = folder / "answers.json"
+        known: dict[str, Any] = {}
+        for suite in context.suites.values():
+            known.update(fake_answers(suite, context.tokenizer))
+        write_atomic(answers, json.dumps(known).encode())
+        extra["WORKBENCH_FAKE_ANSWERS"] = str(answers)
+    begun = time.monotonic()
+    with serve(
+        spec,
+        checkpoint=context.run.results.root / loaded.path,
+        model_name=variant,
+        lane=lane,
+        dtype=serving_dtype(context.loaded, context.facts),
+        served_digest=loaded.weights_digest,
+        twin_of=made.weights_digest if loaded is not made else None,
+        environment=environment,
+        hardware=context.facts.hardware,
+        folder=folder,
+        extra_env=extra,
+        progress=events.progress,
+    ) as endpoint:
+        events.tool(f"start server {variant}", time.monotonic() - begun)
+        yield endpoint
+        begun = time.monotonic()
+    events.tool(f"stop server {variant}", time.monotonic() - begun)

@@ -1,0 +1,212 @@
+"""Everything that can be known to be wrong before anything heavy starts.
+
+What cannot work is raised as an error; what will work but may surprise comes back as findings.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from workbench import envs
+from workbench.calibration import read_source
+from workbench.context import Context
+from workbench.errors import DiskFull, RecipeError, did_you_mean
+from workbench.plan import serving_dtype, variant_lane
+from workbench.quantizers import quantizer
+from workbench.recipe import load_lock
+from workbench.spec import BASELINE
+
+_GIB = 2**30
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    level: Literal["ok", "warn"]
+    what: str
+
+
+def validate(context: Context) -> list[Finding]:
+    """Check recipe, policy, suites, checkpoint, lanes, memory and disk against each other.
+
+    Raises:
+        RecipeError: something that cannot work, with the key and the fix.
+        DiskFull: less space than the run will need.
+    """
+    return [
+        *_run(context),
+        *_checkpoint(context),
+        *_calibration(context),
+        *_variants(context),
+        *_policy(context),
+        *_memory(context),
+        *_disk(context),
+    ]
+
+
+def _run(context: Context) -> list[Finding]:
+    """Another model's run of the same name is about to be replaced."""
+    lock = context.run.recipe_lock
+    if not lock.is_file():
+        return []
+    try:
+        before = load_lock(lock)
+    except RecipeError:
+        return []  # written by another version; it is about to be written again
+    if before.model_path == context.loaded.model_path:
+        return []
+    text = (
+        f"run '{context.run.name}' was about {before.model_path or before.recipe.model.hub}: its "
+        "verdict will be replaced (--run NAME keeps both)"
+    )
+    return [Finding("warn", text)]
+
+
+def _calibration(context: Context) -> list[Finding]:
+    """Enough rows to draw from; which of them are usable is known when they are sealed."""
+    recipe = context.loaded.recipe
+    spec, source = recipe.calibration, context.loaded.calibration_source
+    if spec is None or source is None or not any(recipe.calibrates(v) for v in recipe.variants):
+        return []
+    rows = len(read_source(source)[0])
+    if rows < spec.samples:
+        raise RecipeError(
+            f"{spec.samples} calibration samples are asked for, '{spec.source}' has {rows} rows",
+            where=f"{context.loaded.source}: calibration.samples",
+            fix=f"ask for at most {rows}, or name a larger source",
+        )
+    return [Finding("ok", f"calibration: {spec.samples} of {rows} rows of '{spec.source}'")]
+
+
+def _checkpoint(context: Context) -> list[Finding]:
+    checkpoint = context.facts.checkpoint
+    recipe = context.loaded.recipe
+    longest = checkpoint.max_position_embeddings
+    if recipe.serve.max_model_len > longest:
+        raise RecipeError(
+            f"max_model_len {recipe.serve.max_model_len} is beyond the checkpoint's {longest}",
+            where=f"{context.loaded.source}: serve.max_model_len",
+            fix=f"use {longest} or less",
+        )
+    assert context.tokenizer.digest  # loads it: a broken tokenizer or template is known now
+    millions = checkpoint.parameters / 1e6
+    text = f"checkpoint: {checkpoint.architecture}, {millions:.0f} M parameters, {checkpoint.dtype}"
+    return [Finding("ok", text)]
+
+
+def _variants(context: Context) -> list[Finding]:
+    recipe, facts = context.loaded.recipe, context.facts
+    findings = []
+    for variant in recipe.all_variants:
+        if variant.name != BASELINE:
+            quantizer(variant.method).check(variant, facts.checkpoint, facts.hardware)
+        lane = variant_lane(context.loaded, variant, facts)
+        if lane.name == "unsupported":
+            raise RecipeError(
+                f"variant '{variant.name}' ({variant.method}) cannot be served by "
+                f"{recipe.serve.engine} on this machine: {lane.reason}",
+                where=f"{context.loaded.source}: variants",
+                fix=f"leave it out, or run on other hardware (source: {lane.source})",
+            )
+        level: Literal["ok", "warn"] = "ok" if lane.name == "native" else "warn"
+        findings.append(Finding(level, f"{variant.name}: {lane.name} lane - {lane.reason}"))
+    dtype = serving_dtype(context.loaded, facts)
+    return [*findings, Finding("ok", f"served in {dtype.value} - {dtype.reason}")]
+
+
+def _policy(context: Context) -> list[Finding]:
+    """A policy may only speak of what this recipe measures."""
+    recipe, policy = context.loaded.recipe, context.loaded.policy
+    where = f"{context.loaded.recipe.policy} (policy '{policy.name}')"
+    findings = []
+    for check in policy.quality:
+        if check.suite not in recipe.evaluate.suites:
+            raise RecipeError(
+                f"the policy checks suite '{check.suite}', which the recipe does not evaluate",
+                where=where,
+                fix=did_you_mean(check.suite, recipe.evaluate.suites)
+                + "add it to evaluate.suites, or take the check out",
+            )
+        n = min(context.facts.suite_sizes[check.suite][0], recipe.evaluate.limit or 10**9)
+        if n < check.min_n:
+            findings.append(
+                Finding(
+                    "warn",
+                    f"suite '{check.suite}' asks {n} samples and its check wants {check.min_n}: "
+                    "it can only be INCONCLUSIVE",
+                )
+            )
+    for perf in policy.performance:
+        profile = recipe.profile
+        loads = (
+            {(w.name, c) for w in profile.workloads for c in profile.concurrency}
+            if profile
+            else set()
+        )
+        if (perf.workload, perf.concurrency) not in loads:
+            have = ", ".join(f"{w}@{c}" for w, c in sorted(loads)) or "nothing"
+            raise RecipeError(
+                f"the policy checks {perf.metric} of workload '{perf.workload}' at concurrency "
+                f"{perf.concurrency}, which the recipe does not profile",
+                where=where,
+                fix=f"the recipe profiles {have}",
+            )
+    tiers = [q.tier for q in policy.quality] + [p.tier for p in policy.performance]
+    tiers += [s.tier for s in policy.size]
+    gated = [tier for tier in tiers if tier != "advisory"]
+    if not gated:
+        findings.append(Finding("warn", "the policy gates nothing: no variant can be GO"))
+    unchecked = sorted({*recipe.evaluate.suites} - {c.suite for c in policy.quality})
+    if unchecked:
+        findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
+    text = f"policy '{policy.name}': {len(gated)} gated checks per variant"
+    return [Finding("ok", text), *findings]
+
+
+def _memory(context: Context) -> list[Finding]:
+    need = max((s.estimate_memory_bytes or 0 for s in context.plan().steps), default=0)
+    have = context.facts.hardware.memory_bytes
+    if context.facts.hardware.gpus:
+        have = max(have, *(g.memory_bytes for g in context.facts.hardware.gpus))
+    text = f"memory: about {need / _GIB:.1f} GiB needed, {have / _GIB:.1f} GiB here"
+    if need > have:
+        raise RecipeError(
+            text, where="this machine", fix="use a smaller model, or a machine with more memory"
+        )
+    return [Finding("ok", text)]
+
+
+def _disk(context: Context) -> list[Finding]:
+    """Weights this run will write, and environments it will create, against what is free."""
+    facts, loaded = context.facts, context.loaded
+    todo = {s.variant for s in context.plan().steps if s.kind == "quantize" and not s.cached}
+    need = 0
+    for variant in loaded.recipe.variants:
+        if variant.name in todo:
+            need += facts.checkpoint.weight_bytes
+            if variant_lane(loaded, variant, facts).name == "emulated":
+                need += facts.checkpoint.parameters * 4
+    root = context.run.results.root
+    findings = [_room(root, need, "weights of this run")]
+    missing = [
+        name for name in context.environments() if not envs.is_ready(name, facts.hardware.target)
+    ]
+    if missing:
+        size = sum(envs.approximate_bytes(name, facts.hardware.target) for name in missing)
+        findings.append(_room(envs.root(), size, f"environments {', '.join(missing)}"))
+    return findings
+
+
+def _room(folder: Path, need: int, what: str) -> Finding:
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"disk: {what} need about {need / _GIB:.1f} GiB, {free / _GIB:.1f} GiB free"
+    if need > free:
+        raise DiskFull(
+            text,
+            where=str(folder),
+            fix="free some space, or put results or WORKBENCH_ENVS elsewhere",
+        )
+    return Finding("ok", text)
