@@ -45,6 +45,7 @@ def fake(tmp_path: Path, *suites: Suite, **faults: Any) -> Iterator[Endpoint]:
     answers.write_text(json.dumps(known))
     with serve(
         ServeSpec(engine="fake"),
+        engine_name="fake",
         checkpoint=checkpoint,
         model_name="m",
         lane=Lane(name="native", reason="fake", source="measured"),

@@ -10,14 +10,16 @@ import pytest
 
 from workbench.calibration import seal
 from workbench.checkpoint import COMPANIONS, inspect
+from workbench.envs import ENVIRONMENTS
 from workbench.errors import CheckpointError, JobFailure, RecipeError
 from workbench.progress import silent
-from workbench.quantizers import QUANTIZERS, quantizer
+from workbench.quantizers import QUANTIZERS, Task, quantizer
 from workbench.quantizers.llmcompressor import LlmCompressor, ignores_head
 from workbench.quantizers.twin import dequantize
 from workbench.records import Calibration, Checkpoint, Hardware
-from workbench.spec import CalibrationSpec, FakeSpec, Fp8Spec, GptqSpec
+from workbench.spec import CalibrationSpec
 from workbench.tokenizer import Tokenizer
+from workbench.variants import VARIANTS, FakeSpec, Fp8Spec, GptqSpec
 
 CPU = Hardware(cpu="c", isa=("avx2",), cores=2, memory_bytes=24 << 30)
 SMOL = Checkpoint(
@@ -41,15 +43,16 @@ SMOL = Checkpoint(
 def fake(tiny: Path, folder: Path, calibration: Calibration | None = None, **spec: Any) -> Path:
     out = folder / "out"
     quantizer("fake").quantize(
-        FakeSpec(name="f", **spec),
-        inspect(tiny),
-        calibration,
-        folder,
-        out,
-        python=None,
-        folder=folder / "job",
-        log=folder / "log",
-        progress=silent,
+        Task(
+            FakeSpec(name="f", **spec),
+            inspect(tiny),
+            out,
+            folder=folder / "job",
+            log=folder / "log",
+            progress=silent,
+            calibration=calibration,
+            calibration_folder=folder,
+        )
     )
     return out
 
@@ -57,7 +60,8 @@ def fake(tiny: Path, folder: Path, calibration: Calibration | None = None, **spe
 def test_every_method_of_the_table_loads() -> None:
     for method in QUANTIZERS:
         tool = quantizer(method)
-        assert tool.environment in (None, "quantize")
+        (variant,) = (cls for cls in VARIANTS if cls.model_fields["method"].default == method)
+        assert set(tool.environments(variant(name="v"))) <= set(ENVIRONMENTS)
         assert all(callable(getattr(tool, name)) for name in ("check", "estimate", "quantize"))
 
 
@@ -150,15 +154,15 @@ def test_estimate_agrees_with_what_was_measured() -> None:
 def test_calibrated_method_without_calibration(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="needs a sealed calibration set"):
         LlmCompressor().quantize(
-            GptqSpec(name="q"),
-            SMOL,
-            None,
-            None,
-            tmp_path / "out",
-            python="python",
-            folder=tmp_path,
-            log=tmp_path / "log",
-            progress=silent,
+            Task(
+                GptqSpec(name="q"),
+                SMOL,
+                tmp_path / "out",
+                folder=tmp_path,
+                log=tmp_path / "log",
+                progress=silent,
+                pythons={"quantize": "python"},
+            )
         )
 
 
@@ -204,15 +208,14 @@ def test_fake_tells_its_progress(tiny: Path, tmp_path: Path) -> None:
     told: list[tuple[float, float, str]] = []
     began = time.monotonic()
     quantizer("fake").quantize(
-        FakeSpec(name="f", seconds=1.5),
-        inspect(tiny),
-        None,
-        None,
-        tmp_path / "out",
-        python=None,
-        folder=tmp_path / "job",
-        log=tmp_path / "log",
-        progress=lambda *state: told.append(state),
+        Task(
+            FakeSpec(name="f", seconds=1.5),
+            inspect(tiny),
+            tmp_path / "out",
+            folder=tmp_path / "job",
+            log=tmp_path / "log",
+            progress=lambda *state: told.append(state),
+        )
     )
     assert time.monotonic() - began > 1.5
     assert len(told) > 2

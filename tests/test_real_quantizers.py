@@ -21,11 +21,12 @@ from workbench.errors import JobFailure
 from workbench.hardware import detect
 from workbench.jobs import run_job
 from workbench.progress import silent
-from workbench.quantizers import QuantizeOutcome, quantizer
+from workbench.quantizers import QuantizeOutcome, Task, quantizer
 from workbench.quantizers.twin import dequantize
 from workbench.records import Calibration
-from workbench.spec import CalibrationSpec, Fp8Spec, GptqSpec
+from workbench.spec import CalibrationSpec
 from workbench.tokenizer import Tokenizer
+from workbench.variants import Fp8Spec, GptqSpec
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -94,15 +95,19 @@ def quantize(
     checkpoint = inspect(source)
     tool = quantizer(variant.method)
     tool.check(variant, checkpoint, detect())
+    calibration, calibration_folder = sealed or (None, None)
     outcome = tool.quantize(
-        variant,
-        checkpoint,
-        *(sealed or (None, None)),
-        folder / "out",
-        python=real.python,
-        folder=folder / "job",
-        log=folder / "log",
-        progress=silent if told is None else lambda *state: told.append(state),
+        Task(
+            variant,
+            checkpoint,
+            folder / "out",
+            folder=folder / "job",
+            log=folder / "log",
+            progress=silent if told is None else lambda *state: told.append(state),
+            pythons={"quantize": real.python},
+            calibration=calibration,
+            calibration_folder=calibration_folder,
+        )
     )
     return folder / "out", outcome
 

@@ -64,6 +64,7 @@ def endpoint(checkpoint: Path, tokenizer: Tokenizer, folder: Path) -> Iterator[E
     record = inspect(checkpoint)
     with serve(
         ServeSpec(max_model_len=1024),
+        engine_name="vllm",
         checkpoint=checkpoint,
         model_name="baseline",
         lane=lane("none", {}, "vllm", HARDWARE),

@@ -58,7 +58,7 @@ def start(folder: Path, faults: dict[str, Any] | None = None, **options: Any) ->
         "folder": folder / "server",
         "extra_env": extra,
     }
-    return serve(ServeSpec(engine="fake", **spec), **(settings | options))
+    return serve(ServeSpec(engine="fake", **spec), engine_name="fake", **(settings | options))
 
 
 def ask(endpoint: Endpoint, prompt: str, **request: Any) -> Completion:

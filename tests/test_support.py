@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from workbench import support
 from workbench.records import Gpu, Hardware
-from workbench.spec import Fp8Spec, GptqSpec, NoneSpec
 from workbench.support import TABLE, dtype, lane
+from workbench.variants import Fp8Spec, GptqSpec, NoneSpec
 
 GIB = 1 << 30
 AVX2 = Hardware(cpu="EPYC", isa=("avx2",), cores=2, memory_bytes=24 * GIB)

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,39 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
         weights_digest=content_id(shards),
         tokenizer_digest=tokenizer_digest(files),
         template_digest=None if template is None else sha256_text(template),
+        files=files,
+    )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a checkpoint's files weigh, and which they are.
+
+    Attributes:
+        weight_bytes: of the tensors; of a GGUF file, the whole file.
+        weights_digest: content id of the weight files' digests.
+        files: relative path -> sha256, of every file.
+    """
+
+    weight_bytes: int
+    weights_digest: str
+    files: dict[str, str]
+
+
+def weigh(path: Path, cache: Path | None = None) -> Weights:
+    """Weigh a produced checkpoint: safetensors with their config, or GGUF files.
+
+    Raises:
+        CheckpointError: it has neither, or what it has is damaged.
+    """
+    ggufs = sorted(path.glob("*.gguf"))
+    if not ggufs:
+        found = inspect(path, cache)
+        return Weights(found.weight_bytes, found.weights_digest, found.files)
+    files = digests(path, cache)
+    return Weights(
+        weight_bytes=sum(file.stat().st_size for file in ggufs),
+        weights_digest=content_id({file.name: files[file.name] for file in ggufs}),
         files=files,
     )
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
+from workbench.base import BASELINE
 from workbench.context import Context
 from workbench.errors import StoreError, SuiteError
 from workbench.evidence import Evidence, VariantEvidence
@@ -24,7 +25,6 @@ from workbench.records import (
 )
 from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
-from workbench.spec import BASELINE
 from workbench.store import read_record, write_atomic
 from workbench.suites import fill
 

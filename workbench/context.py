@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from workbench import envs
+from workbench.base import BASELINE
 from workbench.checkpoint import inspect
 from workbench.digest import sha256_file
 from workbench.errors import CheckpointError, RecipeError
@@ -21,10 +22,10 @@ from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
 from workbench.quantizers import quantizer
 from workbench.recipe import Loaded, find_project, load_lock, load_recipe
 from workbench.records import Environment, Plan
-from workbench.spec import AnyVariant
 from workbench.store import Results, Run
 from workbench.suites import Suite, find_suite, load_suite
 from workbench.tokenizer import Tokenizer
+from workbench.variants import AnyVariant
 
 
 @dataclass(frozen=True)
@@ -133,14 +134,14 @@ class Context:
     def environments(self) -> list[str]:
         """Names of the isolated environments the recipe needs on this machine."""
         recipe = self.loaded.recipe
-        names = {quantizer(v.method).environment for v in recipe.variants}
-        if recipe.serve.engine != "fake":
-            names.add(recipe.serve.engine)
+        made = [v for v in recipe.all_variants if v.name != BASELINE]
+        names = {name for v in made for name in quantizer(v.method).environments(v)}
+        names |= {recipe.engine(v) for v in recipe.all_variants} - {"fake"}
         if any(
             variant_lane(self.loaded, v, self.facts).name == "emulated" for v in recipe.variants
         ):
             names.add("quantize")
-        return sorted(n for n in names if n)
+        return sorted(names)
 
     def environment(self, name: str, events: Events) -> Environment:
         """An environment, created now if it is needed for the first time.

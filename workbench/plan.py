@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.digest import content_id, sha256_file
 from workbench.errors import StoreError
 from workbench.integrity import flaw
@@ -38,10 +39,10 @@ from workbench.records import (
     Record,
     StepKind,
 )
-from workbench.spec import BASELINE, AnyVariant
 from workbench.store import Run, read_record
 from workbench.support import dtype as choose_dtype
 from workbench.support import lane as choose_lane
+from workbench.variants import AnyVariant
 
 #: Raised by hand when a step's own code changes what it produces; part of every id.
 STEP_VERSIONS: dict[str, int] = {
@@ -106,7 +107,7 @@ class StepSpec:
 
 def variant_lane(loaded: Loaded, variant: AnyVariant, facts: Facts) -> Lane:
     """The lane a variant is served on here; a recipe may ask for the twin all the same."""
-    engine = loaded.recipe.serve.engine
+    engine = loaded.recipe.engine(variant)
     compute = serving_dtype(loaded, facts).value
     lane = choose_lane(variant.method, _options(variant), engine, facts.hardware, compute)
     if variant.serve_as == "twin" and lane.name in ("native", "weight-only fallback"):
@@ -157,8 +158,8 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             },
         )
     made: dict[str, str] = {BASELINE: content_id(source)}
-    for variant in recipe.variants:
-        environment = quantizer(variant.method).environment
+    for variant in (v for v in recipe.all_variants if v.name != BASELINE):
+        tools = quantizer(variant.method).environments(variant)
         made[variant.name] = add(
             "quantize",
             variant.name,
@@ -167,7 +168,9 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
                 "options": _options(variant),
                 "checkpoint": source,
                 "calibration": calibration if recipe.calibrates(variant) else None,
-                "environment": facts.locks[environment] if environment else None,
+                "environments": {name: facts.locks[name] for name in tools},
+                # Converted once per source, not once per type.
+                "converted": made.get(BASELINE_GGUF) if variant.method == "gguf" else None,
             },
         )
     serve = recipe.serve.model_dump(mode="json", exclude={"port", "startup_seconds"})
@@ -178,12 +181,12 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             "lane": lane.name,
             "dtype": serving_dtype(loaded, facts).value,
             "hardware": facts.hardware.key,
-            "engine": facts.locks.get(recipe.serve.engine),
+            "engine": facts.locks.get(recipe.engine(variant)),
             "weights": made[variant.name],
             "twin": facts.locks.get("quantize") if lane.name == "emulated" else None,
         }
         evaluate = recipe.evaluate.model_dump(mode="json", exclude={"suites", "request_seconds"})
-        evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant.name == BASELINE
+        evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant in recipe.references
         add(
             "evaluate",
             variant.name,
@@ -330,7 +333,8 @@ def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | Non
     if step.kind == "evaluate":
         limit = recipe.evaluate.limit or 10**9
         tokens = sum(min(n, limit) * most for n, most in facts.suite_sizes.values())
-        passes = 2 if step.variant == BASELINE and recipe.evaluate.noise_floor else 1
+        references = [v.name for v in recipe.references]
+        passes = 2 if step.variant in references and recipe.evaluate.noise_floor else 1
         return startup + passes * 0.6 * tokens / rate, memory
     assert recipe.profile is not None
     tokens = sum(

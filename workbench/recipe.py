@@ -20,6 +20,7 @@ from workbench.calibration import resolve_source
 from workbench.digest import content_id
 from workbench.errors import RecipeError, UserError, did_you_mean
 from workbench.spec import Policy, Recipe
+from workbench.variants import METHODS
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -190,7 +191,7 @@ def _problem(
         tags = [
             t.strip(" '") for t in str(context.get("expected_tags", "")).split(",") if t.strip()
         ]
-        tags = [t for t in tags if t != "none"] or _variant_tags()
+        tags = [t for t in tags if t != "none"] or [m for m in METHODS if m != "none"]
         what = f"unknown method '{tag}'" if tag else f"'{key}' has no 'method'"
         return what, line, did_you_mean(tag, tags) + f"methods: {', '.join(tags)}"
     message = detail["msg"].removeprefix("Value error, ")
@@ -203,10 +204,6 @@ def _problem(
     if kind.endswith("_type"):
         message = f"{message}, not {detail['input']!r}"
     return (f"'{key}': {message}" if key else message), line, ""
-
-
-def _variant_tags() -> list[str]:
-    return ["fp8", "gptq", "fake"]
 
 
 def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[str], int]:

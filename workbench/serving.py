@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.checkpoint import inspect
+from workbench.base import BASELINE
+from workbench.checkpoint import weigh
 from workbench.context import Context
 from workbench.digest import content_id
 from workbench.errors import StoreError
@@ -23,9 +24,8 @@ from workbench.events import Events
 from workbench.plan import STEP_VERSIONS, serving_dtype, variant_lane
 from workbench.quantizers.twin import dequantize
 from workbench.questions import fake_answers
-from workbench.records import Checkpoint, Lane, Manifest
+from workbench.records import Lane, Manifest
 from workbench.servers import Endpoint, attach, serve
-from workbench.spec import BASELINE
 from workbench.store import (
     RECORD,
     dump_record,
@@ -36,9 +36,9 @@ from workbench.store import (
 )
 
 
-def inspected(context: Context, path: Path) -> Checkpoint:
-    """Inspect a checkpoint with the results folder's digest cache."""
-    return inspect(path, cache=context.run.results.root / ".cache" / "digests.json")
+def digest_cache(context: Context) -> Path:
+    """The results folder's cache of digests."""
+    return context.run.results.root / ".cache" / "digests.json"
 
 
 def baseline_manifest(context: Context) -> Manifest:
@@ -110,7 +110,7 @@ def _twin(context: Context, made: Manifest, events: Events) -> Manifest:
             progress=events.progress,
         )
         events.tool(f"twin {made.variant}", outcome.seconds)
-        found = inspected(context, out)
+        found = weigh(out, cache=digest_cache(context))
         record = made.model_copy(
             update={
                 "id": id_,
@@ -147,18 +147,17 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
     if held is not None and held.serving.served_digest == loaded.weights_digest:
         yield held
         return
-    if inspected(context, context.run.results.root / loaded.path).weights_digest != (
-        loaded.weights_digest
-    ):
+    found = weigh(context.run.results.root / loaded.path, cache=digest_cache(context))
+    if found.weights_digest != loaded.weights_digest:
         raise StoreError(
             f"the weights of variant '{variant}' are not those its manifest speaks of",
             where=str(context.run.results.root / loaded.path),
             fix=f"workbench run {context.loaded.source} --force quantize:{variant}",
         )
-    spec = context.loaded.recipe.serve
-    environment = context.environment(spec.engine, events) if spec.engine != "fake" else None
+    spec, engine = context.loaded.recipe.serve, context.loaded.recipe.engine(chosen)
+    environment = context.environment(engine, events) if engine != "fake" else None
     extra: dict[str, str] = {}
-    if spec.engine == "fake":
+    if engine == "fake":
         answers = folder / "answers.json"
         known: dict[str, Any] = {}
         for suite in context.suites.values():
@@ -168,6 +167,7 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
     begun = time.monotonic()
     with serve(
         spec,
+        engine_name=engine,
         checkpoint=context.run.results.root / loaded.path,
         model_name=variant,
         lane=lane,

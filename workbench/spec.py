@@ -10,29 +10,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec
+from workbench.variants import AnyVariant, GgufSpec, NoneSpec
+
 RECIPE_SCHEMA = "workbench.recipe/1"
 POLICY_SCHEMA = "workbench.policy/1"
 SUITE_SCHEMA = "workbench.suite/1"
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-BASELINE = "baseline"
-
-
-class Spec(BaseModel):
-    """Base of every input: immutable, strict about types and about keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _yaml_lists_are_tuples(cls, data: Any) -> Any:
-        # YAML has no tuples and strict mode takes no list for one.
-        if isinstance(data, dict):
-            return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return data
-
 
 # --------------------------------------------------------------------------- recipe
 
@@ -62,65 +45,6 @@ class CalibrationSpec(Spec):
     max_tokens: int = Field(512, ge=8, description="tokens per sample; longer texts are cut")
     seed: int = 0
     chat_template: bool = Field(True, description="render rows with the model's chat template")
-
-
-class VariantSpec(Spec):
-    """What every variant has, whatever its method."""
-
-    name: Name
-    serve_as: Literal["auto", "twin"] = Field(
-        "auto",
-        description="'twin' forces the dequantized twin (emulated lane) even where a kernel exists",
-    )
-
-
-class NoneSpec(VariantSpec):
-    """The baseline: the checkpoint as it is. Implied in every recipe."""
-
-    method: Literal["none"] = "none"
-
-
-class Fp8Spec(VariantSpec):
-    """FP8 W8A8, per-channel weights, per-token activations scaled as they come (data-free)."""
-
-    method: Literal["fp8"] = "fp8"
-    scheme: Literal["dynamic"] = "dynamic"
-    ignore: tuple[str, ...] = ("lm_head",)
-
-
-class GptqSpec(VariantSpec):
-    """GPTQ weight-only quantization (W4A16 or W8A16), calibrated."""
-
-    method: Literal["gptq"] = "gptq"
-    bits: Literal[4, 8] = 4
-    group_size: int = Field(128, ge=-1, description="-1 is one scale per output channel")
-    symmetric: bool = True
-    act_order: Literal["none", "static", "group"] = "static"
-    dampening: float = Field(0.01, gt=0, lt=1)
-    ignore: tuple[str, ...] = ("lm_head",)
-
-    @field_validator("group_size")
-    @classmethod
-    def _group_size(cls, value: int) -> int:
-        if value != -1 and value < 8:
-            raise ValueError(
-                "group_size is -1 (per channel) or at least 8; 32, 64 and 128 are usual"
-            )
-        return value
-
-
-class FakeSpec(VariantSpec):
-    """A quantizer that only copies: the whole workbench in seconds, without torch."""
-
-    method: Literal["fake"] = "fake"
-    damage: float = Field(
-        0.0, ge=0, le=1, description="share of samples answered wrongly on purpose"
-    )
-    seconds: float = Field(0.0, ge=0, le=600, description="how long the fake pretends to work")
-    fail: Literal["", "signal", "oom", "no_result", "error"] = ""
-
-
-AnyVariant = Annotated[NoneSpec | Fp8Spec | GptqSpec | FakeSpec, Field(discriminator="method")]
 
 
 class ServeSpec(Spec):
@@ -204,22 +128,41 @@ class Recipe(Spec):
         if self.profile:
             _distinct("workloads are called", [w.name for w in self.profile.workloads])
         for v in self.variants:
-            if v.name == BASELINE or v.method == "none":
+            if v.name in (BASELINE, BASELINE_GGUF) or (v.method == "none" and v.kv_cache == "auto"):
                 raise ValueError("the baseline is implied: do not list it in 'variants'")
-            if v.method == "gptq" and self.calibration is None:
-                raise ValueError(f"variant '{v.name}' ({v.method}) needs a 'calibration' section")
+            if v.calibrates and self.calibration is None:
+                rather = ", or 'imatrix: false'" if v.method == "gguf" else ""
+                raise ValueError(
+                    f"variant '{v.name}' ({v.method}) needs a 'calibration' section{rather}"
+                )
         return self
 
     def calibrates(self, variant: AnyVariant) -> bool:
         """True where a variant reads the calibration set; the fake method does if there is one."""
-        return variant.method == "gptq" or (
-            variant.method == "fake" and self.calibration is not None
-        )
+        return variant.calibrates or (variant.method == "fake" and self.calibration is not None)
+
+    def engine(self, variant: AnyVariant) -> str:
+        """The engine that serves a variant: the recipe's, and llama.cpp for a GGUF file."""
+        if variant.method == "gguf" and self.serve.engine != "fake":
+            return "llamacpp"
+        return self.serve.engine
+
+    def reference(self, variant: AnyVariant) -> str:
+        """Name of the unquantized variant it is paired with, which is served by the same engine."""
+        return BASELINE if self.engine(variant) == self.serve.engine else BASELINE_GGUF
+
+    @property
+    def references(self) -> tuple[AnyVariant, ...]:
+        """The unquantized variants: the baseline, and its GGUF where llama.cpp serves a variant."""
+        found: list[AnyVariant] = [NoneSpec(name=BASELINE)]
+        if any(v.method == "gguf" for v in self.variants):
+            found.append(GgufSpec(name=BASELINE_GGUF, type="source", imatrix=False))
+        return tuple(found)
 
     @property
     def all_variants(self) -> tuple[AnyVariant, ...]:
-        """The baseline first, then the variants in the order written."""
-        return (NoneSpec(name=BASELINE), *self.variants)
+        """The unquantized ones first, then the variants in the order written."""
+        return (*self.references, *self.variants)
 
     def variant(self, name: str) -> AnyVariant:
         """The variant of that name, the baseline included.

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from workbench import calibration as calibration_module
+from workbench.base import BASELINE, BASELINE_GGUF
+from workbench.checkpoint import weigh
 from workbench.collect import collect, decided, write_report
 from workbench.context import Context
 from workbench.display import in_notebook
@@ -26,7 +28,7 @@ from workbench.evaluate import run_suite
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec
 from workbench.profile import run_profile
-from workbench.quantizers import quantizer
+from workbench.quantizers import Task, quantizer
 from workbench.records import (
     Calibration,
     Evaluation,
@@ -37,8 +39,7 @@ from workbench.records import (
     Record,
     SuiteResult,
 )
-from workbench.serving import baseline_manifest, inspected, manifest, served
-from workbench.spec import BASELINE
+from workbench.serving import baseline_manifest, digest_cache, manifest, served
 from workbench.store import (
     RECORD,
     SPEC,
@@ -177,7 +178,8 @@ def quantize(context: Context, variant: str = "") -> Manifest:
     if record is None:
         events = context.events.of(step.name)
         tool = quantizer(chosen.method)
-        environment = context.environment(tool.environment, events) if tool.environment else None
+        needed = tool.environments(chosen)
+        environments = {name: context.environment(name, events) for name in needed}
         sealed, sealed_folder = None, None
         if context.loaded.recipe.calibrates(chosen):
             calibrate_step = context.spec("calibrate")
@@ -189,22 +191,28 @@ def quantize(context: Context, variant: str = "") -> Manifest:
                     where=str(sealed_folder),
                     fix="run the calibrate step first (notebooks/01_calibrate.ipynb)",
                 )
+        converted = None
+        if step.spec["converted"]:
+            converted = results.root / manifest(context, BASELINE_GGUF).path
         with _work(context, step) as folder:
             out = folder / "checkpoint"
             shutil.rmtree(out, ignore_errors=True)  # half a checkpoint is worth nothing
             outcome = tool.quantize(
-                chosen,
-                context.facts.checkpoint,
-                sealed,
-                sealed_folder,
-                out,
-                python=environment.python if environment else None,
-                folder=folder,
-                log=context.run.logs / f"quantize-{chosen.name}.log",
-                progress=events.progress,
+                Task(
+                    variant=chosen,
+                    checkpoint=context.facts.checkpoint,
+                    out=out,
+                    folder=folder,
+                    log=context.run.logs / f"quantize-{chosen.name}.log",
+                    progress=events.progress,
+                    pythons={name: found.python for name, found in environments.items()},
+                    calibration=sealed,
+                    calibration_folder=sealed_folder,
+                    converted=converted,
+                )
             )
             events.tool(f"quantize {chosen.name}", outcome.seconds)
-            made = inspected(context, out)
+            made = weigh(out, cache=digest_cache(context))
             inputs = {"checkpoint": context.facts.checkpoint.weights_digest}
             if sealed:
                 inputs["calibration"] = sealed.seal
@@ -218,7 +226,7 @@ def quantize(context: Context, variant: str = "") -> Manifest:
                 weight_bytes=made.weight_bytes,
                 weights_digest=made.weights_digest,
                 files=made.files,
-                environment=environment.lock_digest if environment else "workbench",
+                environment=" ".join(e.lock_digest for e in environments.values()) or "workbench",
                 packages=outcome.packages,
                 choices=outcome.choices,
                 seconds=outcome.seconds,

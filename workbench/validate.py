@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from workbench import envs
+from workbench.base import BASELINE
 from workbench.calibration import read_source
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.plan import serving_dtype, variant_lane
 from workbench.quantizers import quantizer
 from workbench.recipe import load_lock
-from workbench.spec import BASELINE
 
 _GIB = 2**30
 
@@ -106,7 +106,7 @@ def _variants(context: Context) -> list[Finding]:
         if lane.name == "unsupported":
             raise RecipeError(
                 f"variant '{variant.name}' ({variant.method}) cannot be served by "
-                f"{recipe.serve.engine} on this machine: {lane.reason}",
+                f"{recipe.engine(variant)} on this machine: {lane.reason}",
                 where=f"{context.loaded.source}: variants",
                 fix=f"leave it out, or run on other hardware (source: {lane.source})",
             )
@@ -183,7 +183,7 @@ def _disk(context: Context) -> list[Finding]:
     facts, loaded = context.facts, context.loaded
     todo = {s.variant for s in context.plan().steps if s.kind == "quantize" and not s.cached}
     need = 0
-    for variant in loaded.recipe.variants:
+    for variant in loaded.recipe.all_variants:
         if variant.name in todo:
             need += facts.checkpoint.weight_bytes
             if variant_lane(loaded, variant, facts).name == "emulated":

@@ -7,6 +7,7 @@ it names (`workbench.jobs`).
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from workbench.spec import CalibrationSpec
 
 #: method -> "module:class". Adding a tool is a module and a line.
 QUANTIZERS = {
+    "none": "workbench.quantizers.llmcompressor:LlmCompressor",
     "fp8": "workbench.quantizers.llmcompressor:LlmCompressor",
     "gptq": "workbench.quantizers.llmcompressor:LlmCompressor",
     "fake": "workbench.quantizers.fake:FakeQuantizer",
@@ -41,18 +43,61 @@ class QuantizeOutcome:
     peak_memory_bytes: int | None = None
 
 
+@dataclass(frozen=True)
+class Task:
+    """One checkpoint to be made.
+
+    Attributes:
+        variant: the variant's spec.
+        checkpoint: the unquantized source.
+        out: folder of the result; made by the quantizer, and only complete when it returns.
+        folder: scratch space of the job.
+        log: where its output goes.
+        progress: told how far it is.
+        pythons: interpreter of each environment the quantizer names.
+        calibration: the sealed set; None for a data-free method.
+        calibration_folder: where the set's token ids are.
+        converted: folder with the unquantized GGUF file, for a GGUF variant that is made from it.
+    """
+
+    variant: Any
+    checkpoint: Checkpoint
+    out: Path
+    folder: Path
+    log: Path
+    progress: Progress
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    calibration_folder: Path | None = None
+    converted: Path | None = None
+
+    @property
+    def tokens(self) -> Path:
+        """File of the sealed token ids, one JSON list a line.
+
+        Raises:
+            RecipeError: the method is calibrated and there is no set.
+        """
+        if self.calibration is None or self.calibration_folder is None:
+            raise RecipeError(
+                f"variant '{self.variant.name}' needs a sealed calibration set",
+                where=f"variants: {self.variant.name}",
+                fix="add a 'calibration' section to the recipe and run the calibrate step",
+            )
+        return (self.calibration_folder / self.calibration.tokens_file).resolve()
+
+
 class Quantizer(Protocol):
     """One tool that turns a checkpoint into a quantized one."""
 
-    @property
-    def environment(self) -> str | None:
-        """Name of the environment it needs; None runs in the light kernel's own Python."""
+    def environments(self, variant: Any) -> tuple[str, ...]:
+        """Names of the environments it needs for a variant; none: the light kernel's own Python."""
 
     def check(self, variant: Any, checkpoint: Checkpoint, hardware: Hardware) -> None:
         """Refuse what cannot work, before any model is loaded.
 
         Raises:
-            RecipeError: the options do not fit the checkpoint, or the tool.
+            RecipeError: the options do not fit the checkpoint, the tool or the machine.
         """
 
     def estimate(
@@ -64,34 +109,12 @@ class Quantizer(Protocol):
     ) -> tuple[float, int]:
         """Roughly how long it takes (seconds) and how much memory it needs (bytes)."""
 
-    def quantize(
-        self,
-        variant: Any,
-        checkpoint: Checkpoint,
-        calibration: Calibration | None,
-        calibration_folder: Path | None,
-        out: Path,
-        *,
-        python: str | None,
-        folder: Path,
-        log: Path,
-        progress: Progress,
-    ) -> QuantizeOutcome:
-        """Write the complete quantized checkpoint into `out`.
-
-        Args:
-            variant: the variant's spec.
-            checkpoint: the unquantized source.
-            calibration: the sealed set; None for a data-free method.
-            calibration_folder: where the set's token ids are.
-            out: folder of the result; made here, and only complete when this returns.
-            python: interpreter of the environment; None for the light kernel's own.
-            folder: scratch space of the job.
-            log: where its output goes.
-            progress: told how far it is.
+    def quantize(self, task: Task) -> QuantizeOutcome:
+        """Write the complete quantized checkpoint into the task's `out`.
 
         Raises:
             JobFailure: the job died, ran out of memory or time, or left no result.
+            RecipeError: a calibrated method was given no calibration set.
         """
 
 

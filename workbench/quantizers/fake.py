@@ -13,11 +13,11 @@ from pathlib import Path
 
 from workbench.checkpoint import copy_companions
 from workbench.jobs import run_job
-from workbench.progress import Progress
-from workbench.quantizers import QuantizeOutcome
-from workbench.records import Calibration, Checkpoint, Choice, Hardware
-from workbench.spec import CalibrationSpec, FakeSpec
+from workbench.quantizers import QuantizeOutcome, Task
+from workbench.records import Checkpoint, Choice, Hardware
+from workbench.spec import CalibrationSpec
 from workbench.store import disk_errors, write_record
+from workbench.variants import FakeSpec
 
 _SCRIPT = Path(__file__).parents[1] / "inside" / "fake_quantize.py"
 #: Beside the weights: what the fake server is to do with them.
@@ -27,7 +27,9 @@ FAKE_FILE = "workbench_fake.json"
 class FakeQuantizer:
     """Copies the weights and notes the damage the fake server shall do."""
 
-    environment = None
+    def environments(self, variant: FakeSpec) -> tuple[str, ...]:
+        """None: it runs in this interpreter."""
+        return ()
 
     def check(self, variant: FakeSpec, checkpoint: Checkpoint, hardware: Hardware) -> None:
         """Accept everything: there is nothing that could not be copied."""
@@ -42,29 +44,18 @@ class FakeQuantizer:
         """The seconds it was told to take, and an interpreter's memory."""
         return variant.seconds + 0.5, 64 << 20
 
-    def quantize(
-        self,
-        variant: FakeSpec,
-        checkpoint: Checkpoint,
-        calibration: Calibration | None,
-        calibration_folder: Path | None,
-        out: Path,
-        *,
-        python: str | None,
-        folder: Path,
-        log: Path,
-        progress: Progress,
-    ) -> QuantizeOutcome:
+    def quantize(self, task: Task) -> QuantizeOutcome:
         """Copy the checkpoint in a job of its own.
 
         Raises:
             JobFailure: the variant asks for a failure.
         """
-        source = Path(checkpoint.path)
+        variant, out = task.variant, task.out
+        source = Path(task.checkpoint.path)
         with disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
         job = run_job(
-            python or sys.executable,
+            sys.executable,
             _SCRIPT,
             {
                 "source": str(source.resolve()),
@@ -72,18 +63,18 @@ class FakeQuantizer:
                 "seconds": variant.seconds,
                 "fail": variant.fail,
             },
-            folder=folder,
-            log=log,
+            folder=task.folder,
+            log=task.log,
             timeout=variant.seconds + 600,
-            progress=progress,
+            progress=task.progress,
             name=f"quantize {variant.name} (fake)",
         )
         note = {"damage": variant.damage, "variant": variant.name}
         with disk_errors(out):
             copy_companions(source, out)
             (out / FAKE_FILE).write_text(json.dumps(note) + "\n", "utf-8")
-        if calibration is not None:
-            write_record(out / "calibration.json", calibration)
+        if task.calibration is not None:
+            write_record(out / "calibration.json", task.calibration)
         return QuantizeOutcome(
             choices={"fake": Choice(value="copied", reason="method 'fake' changes no weight")},
             packages=job.value["packages"],

@@ -14,11 +14,11 @@ from typing import Any
 from workbench.checkpoint import copy_companions
 from workbench.errors import RecipeError
 from workbench.jobs import run_job
-from workbench.progress import Progress
-from workbench.quantizers import QuantizeOutcome
-from workbench.records import Calibration, Checkpoint, Choice, Hardware
-from workbench.spec import CalibrationSpec, Fp8Spec, GptqSpec
+from workbench.quantizers import QuantizeOutcome, Task
+from workbench.records import Checkpoint, Choice, Hardware
+from workbench.spec import CalibrationSpec
 from workbench.store import disk_errors, write_record
+from workbench.variants import Fp8Spec, GptqSpec
 
 _SCRIPT = Path(__file__).parents[1] / "inside" / "quantize_llmcompressor.py"
 
@@ -45,7 +45,9 @@ _PYTHON_BYTES = 900 << 20
 class LlmCompressor:
     """llm-compressor in its own environment."""
 
-    environment = "quantize"
+    def environments(self, variant: Fp8Spec | GptqSpec) -> tuple[str, ...]:
+        """Its own."""
+        return ("quantize",)
 
     def check(
         self, variant: Fp8Spec | GptqSpec, checkpoint: Checkpoint, hardware: Hardware
@@ -101,35 +103,15 @@ class LlmCompressor:
             memory += 2 * 4 * tokens * checkpoint.hidden_size + 7 * 4 * widest * widest
         return _START_SECONDS + work * scale, memory
 
-    def quantize(
-        self,
-        variant: Fp8Spec | GptqSpec,
-        checkpoint: Checkpoint,
-        calibration: Calibration | None,
-        calibration_folder: Path | None,
-        out: Path,
-        *,
-        python: str | None,
-        folder: Path,
-        log: Path,
-        progress: Progress,
-    ) -> QuantizeOutcome:
+    def quantize(self, task: Task) -> QuantizeOutcome:
         """Run the job, then complete its output with the source's own files and the seal.
 
         Raises:
             JobFailure: the job died, ran out of memory or time, or left no result.
             RecipeError: a calibrated method was given no calibration set.
         """
-        if python is None:
-            raise ValueError("llm-compressor needs the interpreter of its environment")
-        calibrated = isinstance(variant, GptqSpec)
-        if calibrated and (calibration is None or calibration_folder is None):
-            raise RecipeError(
-                f"variant '{variant.name}' needs a sealed calibration set",
-                where=f"variants: {variant.name}",
-                fix="add a 'calibration' section to the recipe and run the calibrate step",
-            )
-        source = Path(checkpoint.path)
+        variant, out, calibration = task.variant, task.out, task.calibration
+        source = Path(task.checkpoint.path)
         with disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
         request: dict[str, Any] = {
@@ -141,24 +123,24 @@ class LlmCompressor:
             "max_tokens": 0,
             "threads": available_cores(),
         }
-        if calibrated and calibration is not None and calibration_folder is not None:
-            request["tokens"] = str((calibration_folder / calibration.tokens_file).resolve())
-            request["max_tokens"] = calibration.max_tokens
+        if variant.calibrates:
+            request["tokens"] = str(task.tokens)
+            request["max_tokens"] = calibration.max_tokens if calibration else 0
         job = run_job(
-            python,
+            task.pythons["quantize"],
             _SCRIPT,
             request,
-            folder=folder,
-            log=log,
+            folder=task.folder,
+            log=task.log,
             timeout=TIMEOUT_SECONDS,
-            progress=progress,
+            progress=task.progress,
             name=f"quantize {variant.name} ({variant.method})",
         )
         with disk_errors(out):
             copy_companions(source, out)
             for shard in out.glob("*.safetensors"):
                 shard.chmod(0o644)  # the saver makes them private; a server may be another user
-        if calibrated and calibration is not None:
+        if calibration is not None:
             write_record(out / "calibration.json", calibration)
         kept = job.value["kept"]
         choices = {
@@ -173,7 +155,7 @@ class LlmCompressor:
                 else "no CUDA device",
             ),
         }
-        if calibrated and calibration is not None:
+        if calibration is not None:
             longest = max(row.tokens for row in calibration.rows)
             choices["calibration"] = Choice(
                 value=f"{len(calibration.rows)} samples, up to {longest} tokens",

@@ -62,6 +62,7 @@ _ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 def serve(
     spec: ServeSpec,
     *,
+    engine_name: str,
     checkpoint: Path,
     model_name: str,
     lane: Lane,
@@ -79,6 +80,7 @@ def serve(
 
     Args:
         spec: of the recipe.
+        engine_name: the engine that serves this variant.
         checkpoint: folder to load: the variant's own, or its twin's.
         model_name: name to serve it under.
         lane: how the engine runs it; ends up in the record.
@@ -97,7 +99,7 @@ def serve(
             died while it was used. The last lines of its log are quoted.
         RecipeError: the engine cannot do what the spec asks.
     """
-    kind = engine(spec.engine)
+    kind = engine(engine_name)
     port = _port(spec.port)
     launch = Launch(
         spec=spec,
@@ -121,7 +123,7 @@ def serve(
             stack.callback(gpu.close)
         process = Guarded.start(command.words, env=env, log=log)
         stack.callback(process.stop)
-        running = _Running(process, log, f"http://{_HOST}:{port}", key, model_name, spec.engine)
+        running = _Running(process, log, f"http://{_HOST}:{port}", key, model_name, engine_name)
         running.wait_until_ready(spec.startup_seconds, begun, progress)
         running.ask(canary or Canary())
         facts = kind.read_log(log.read_text("utf-8", "replace"))
@@ -130,7 +132,7 @@ def serve(
             key=key,
             model=model_name,
             serving=Serving(
-                engine=spec.engine,
+                engine=engine_name,
                 engine_version=kind.version(environment),
                 environment=environment.lock_digest if environment else "workbench",
                 lane=lane,

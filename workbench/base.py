@@ -1,0 +1,30 @@
+"""The base of everything a user writes: frozen, strict, and an unknown key is an error. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+#: The unquantized checkpoint, implied in every recipe.
+BASELINE = "baseline"
+#: The unquantized checkpoint as a GGUF file, implied where a variant is one: what llama.cpp serves
+#: is paired with what llama.cpp serves.
+BASELINE_GGUF = "baseline-gguf"
+
+
+class Spec(BaseModel):
+    """Base of every input: immutable, strict about types and about keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _yaml_lists_are_tuples(cls, data: Any) -> Any:
+        # YAML has no tuples and strict mode takes no list for one.
+        if isinstance(data, dict):
+            return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return data

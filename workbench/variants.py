@@ -1,0 +1,223 @@
+"""What a variant can be: one class a method, each with the options that method has. Pure.
+
+`method` tells them apart. A class says what its method needs from the rest of a recipe:
+`calibrates` is true where it reads the sealed calibration set.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, field_validator
+
+from workbench.base import Name, Spec
+
+# fmt: off
+GgufType = Literal[
+    "source", "F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_S", "Q3_K_M", "Q2_K",
+    "IQ4_XS",
+]
+# fmt: on
+#: GGUF types that keep 8 bits or more: an importance matrix changes nothing worth having in them.
+GGUF_PLAIN = ("source", "F32", "F16", "BF16", "Q8_0")
+
+
+def _group_size(value: int) -> int:
+    if value != -1 and value < 8:
+        raise ValueError("group_size is -1 (per channel) or at least 8; 32, 64 and 128 are usual")
+    return value
+
+
+class VariantSpec(Spec):
+    """What every variant has, whatever its method."""
+
+    name: Name
+    serve_as: Literal["auto", "twin"] = Field(
+        "auto",
+        description="'twin' forces the dequantized twin (emulated lane) even where a kernel exists",
+    )
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether making it reads the calibration set."""
+        return False
+
+
+class KvCacheSpec(VariantSpec):
+    """A variant whose tool can also calibrate the scales of an 8-bit KV cache."""
+
+    kv_cache: Literal["auto", "fp8"] = Field(
+        "auto", description="'fp8': calibrate scales for an FP8 KV cache, and serve with it"
+    )
+
+    @property
+    def calibrates(self) -> bool:
+        """FP8 scales of a KV cache come from the calibration set."""
+        return self.kv_cache == "fp8"
+
+
+class NoneSpec(KvCacheSpec):
+    """The weights as they are: the baseline, or a variant with an FP8 KV cache alone."""
+
+    method: Literal["none"] = "none"
+
+
+class Fp8Spec(KvCacheSpec):
+    """FP8 W8A8 (E4M3).
+
+    ``dynamic``: per-channel weights, activations scaled per token as they come (data-free);
+    ``static``: one scale per tensor for weights and activations, calibrated;
+    ``block``: weights in blocks of 128 x 128, activations in groups of 128 (data-free).
+    """
+
+    method: Literal["fp8"] = "fp8"
+    scheme: Literal["dynamic", "static", "block"] = "dynamic"
+    ignore: tuple[str, ...] = ("lm_head",)
+
+    @property
+    def calibrates(self) -> bool:
+        """Only static scales of activations are calibrated."""
+        return self.scheme == "static" or self.kv_cache == "fp8"
+
+
+class CalibratedSpec(KvCacheSpec):
+    """A method that never works without data."""
+
+    @property
+    def calibrates(self) -> bool:
+        """Always."""
+        return True
+
+
+class GptqSpec(CalibratedSpec):
+    """GPTQ weight-only quantization (W4A16 or W8A16), by llm-compressor."""
+
+    method: Literal["gptq"] = "gptq"
+    bits: Literal[4, 8] = 4
+    group_size: int = Field(128, ge=-1, description="-1 is one scale per output channel")
+    symmetric: bool = True
+    act_order: Literal["none", "static", "group"] = "static"
+    dampening: float = Field(0.01, gt=0, lt=1)
+    ignore: tuple[str, ...] = ("lm_head",)
+
+    _groups = field_validator("group_size")(_group_size)
+
+
+class AwqSpec(CalibratedSpec):
+    """AWQ weight-only quantization (W4A16 or W8A16), by llm-compressor."""
+
+    method: Literal["awq"] = "awq"
+    bits: Literal[4, 8] = 4
+    group_size: int = Field(128, ge=-1, description="-1 is one scale per output channel")
+    zero_point: bool = Field(True, description="asymmetric, as AWQ was published")
+    grid_size: int = Field(20, ge=1, le=100, description="scales tried for each layer")
+    mappings: str | None = Field(
+        None, description="architecture whose layer mappings to use; default: the checkpoint's own"
+    )
+    ignore: tuple[str, ...] = ("lm_head",)
+
+    _groups = field_validator("group_size")(_group_size)
+
+
+class Int8Spec(CalibratedSpec):
+    """INT8 W8A8: GPTQ weights per channel, activations per token as they come, SmoothQuant."""
+
+    method: Literal["int8"] = "int8"
+    smoothing: float = Field(
+        0.8, ge=0, lt=1, description="SmoothQuant's migration strength; 0 leaves it out"
+    )
+    dampening: float = Field(0.01, gt=0, lt=1)
+    ignore: tuple[str, ...] = ("lm_head",)
+
+
+class Nf4Spec(VariantSpec):
+    """NF4 weight-only (bitsandbytes): 4-bit NormalFloat in blocks of 64 (data-free)."""
+
+    method: Literal["nf4"] = "nf4"
+    double_quant: bool = Field(True, description="quantize the blocks' scales too")
+    compute_dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    ignore: tuple[str, ...] = ("lm_head",)
+
+
+class GgufSpec(VariantSpec):
+    """A GGUF file, made by llama.cpp and served by it."""
+
+    method: Literal["gguf"] = "gguf"
+    type: GgufType = Field("Q4_K_M", description="'source' keeps the checkpoint's own dtype")
+    imatrix: bool = Field(
+        True, description="weigh errors by an importance matrix of the calibration set"
+    )
+    serve_as: Literal["auto"] = Field("auto", description="llama.cpp runs every GGUF as it is")
+
+    @property
+    def calibrates(self) -> bool:
+        """An importance matrix is made of the calibration set."""
+        return self.imatrix and self.type not in GGUF_PLAIN
+
+
+class GptqModelSpec(CalibratedSpec):
+    """The GPTQ format, by GPTQModel, its maintained producer."""
+
+    method: Literal["gptqmodel"] = "gptqmodel"
+    bits: Literal[4, 8] = 4
+    group_size: int = Field(128, ge=-1)
+    symmetric: bool = True
+    act_order: bool = False
+    dampening: float = Field(0.05, gt=0, lt=1)
+
+    _groups = field_validator("group_size")(_group_size)
+
+
+class AutoGptqSpec(CalibratedSpec):
+    """The GPTQ format, by AutoGPTQ (ended in 2024; needs CUDA): for teams with a history in it."""
+
+    method: Literal["auto-gptq"] = "auto-gptq"
+    bits: Literal[4, 8] = 4
+    group_size: int = Field(128, ge=-1)
+    symmetric: bool = True
+    act_order: bool = False
+    dampening: float = Field(0.01, gt=0, lt=1)
+
+    _groups = field_validator("group_size")(_group_size)
+
+
+class AutoAwqSpec(CalibratedSpec):
+    """The AWQ format, by AutoAWQ (deprecated): for teams with a history in it."""
+
+    method: Literal["autoawq"] = "autoawq"
+    bits: Literal[4] = 4
+    group_size: int = Field(128, ge=-1)
+    zero_point: bool = True
+
+    _groups = field_validator("group_size")(_group_size)
+
+
+class FakeSpec(VariantSpec):
+    """A quantizer that only copies: the whole workbench in seconds, without torch."""
+
+    method: Literal["fake"] = "fake"
+    damage: float = Field(
+        0.0, ge=0, le=1, description="share of samples answered wrongly on purpose"
+    )
+    seconds: float = Field(0.0, ge=0, le=600, description="how long the fake pretends to work")
+    fail: Literal["", "signal", "oom", "no_result", "error"] = ""
+
+
+AnyVariant = Annotated[
+    NoneSpec
+    | Fp8Spec
+    | GptqSpec
+    | AwqSpec
+    | Int8Spec
+    | Nf4Spec
+    | GgufSpec
+    | GptqModelSpec
+    | AutoGptqSpec
+    | AutoAwqSpec
+    | FakeSpec,
+    Field(discriminator="method"),
+]
+
+#: Every class, and every method, for messages and tests.
+VARIANTS: tuple[type[VariantSpec], ...] = get_args(get_args(AnyVariant)[0])
+METHODS = tuple(str(cls.model_fields["method"].default) for cls in VARIANTS)
