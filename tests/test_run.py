@@ -36,6 +36,35 @@ def offspring(project: Path) -> list[str]:
     return found
 
 
+def test_a_repeated_variant_shows_its_spread(workbench: Call, project: Path) -> None:
+    edit_recipe(
+        project,
+        lambda r: r.update(
+            variants=[{"name": "good", "method": "fake", "repeat": {"seeds": 3}}],
+            evaluate={"suites": ["sentiment"], "noise_floor": False},
+            policy="policy.yaml",
+        ),
+    )
+    (project / "policy.yaml").write_text(
+        "schema: workbench.policy/1\nname: one\nquality: [{suite: sentiment, margin: 0.1}]\n"
+    )
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = project / "results" / "smoke"
+    gate = Gate.model_validate_json((run / "gate.json").read_text())
+    assert [v.variant for v in gate.variants] == ["good"], "a replica has no verdict of its own"
+    (spread,) = gate.sensitivity
+    assert list(spread.scores) == ["good", "good-seed8", "good-seed9"]
+    assert not spread.missing and set(spread.statuses.values()) == {"PASS"}
+    seals = {
+        json.loads((run / path / "calibration.json").read_text())["seal"]
+        for path in (".", "variants/good-seed8", "variants/good-seed9")
+    }
+    assert len(seals) == 3
+    assert not (run / "variants" / "good-seed8" / "profile.json").exists()
+    assert "How much does the calibration sample decide?" in (run / "report.html").read_text()
+
+
 def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> None:
     done = workbench("run", "recipe.yaml")
     assert done.returncode == 10, done.stdout + done.stderr

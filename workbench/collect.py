@@ -79,6 +79,7 @@ def collect(context: Context) -> Evidence:
         )
 
     recipe = context.loaded.recipe
+    again = recipe.replicas.values()
     return Evidence(
         run=context.run.name,
         recipe=recipe.name,
@@ -87,6 +88,11 @@ def collect(context: Context) -> Evidence:
         baseline=of(BASELINE, "none"),
         variants=tuple(of(v.name, v.method) for v in recipe.variants),
         repeat_rows=of(BASELINE, "none", repeat=True).rows,
+        replicas={
+            v.name: tuple(of(r.variant.name, v.method) for r in again if r.of == v.name)
+            for v in recipe.variants
+            if v.repeat
+        },
     )
 
 

@@ -58,6 +58,7 @@ class Evidence:
         baseline: its evaluation and profile.
         variants: the others, in the recipe's order.
         repeat_rows: suite -> rows of the baseline's second pass (A/A).
+        replicas: variant -> the same made with other calibration seeds.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Evidence:
     baseline: VariantEvidence
     variants: tuple[VariantEvidence, ...]
     repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+    replicas: Mapping[str, tuple[VariantEvidence, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

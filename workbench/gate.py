@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from workbench import checks as checking
-from workbench import stats
+from workbench import sensitivity, stats
 from workbench.digest import content_id
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair_repeat, weights_of
 from workbench.records import Check, Gate, VariantVerdict, Verdict
@@ -33,6 +33,7 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         policy_digest: of the policy file, for the record.
         id_: content id of the gate step, for the record.
     """
+    spreads = sensitivity.spreads(policy, evidence)
     return Gate(
         id=id_,
         run=evidence.run,
@@ -43,7 +44,8 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         inputs=_inputs(evidence),
         variants=tuple(_judge(policy, evidence, v) for v in evidence.variants),
         noise_floor=_noise_floor(evidence),
-        warnings=_warnings(evidence),
+        sensitivity=spreads,
+        warnings=(*_warnings(evidence), *sensitivity.warnings(spreads)),
     )
 
 
@@ -68,7 +70,8 @@ def timings_aside(gate: Gate) -> dict[str, Any]:
 
 def _inputs(evidence: Evidence) -> dict[str, str]:
     found: dict[str, str] = {}
-    for side in (evidence.baseline, *evidence.variants):
+    replicas = [one for group in evidence.replicas.values() for one in group]
+    for side in (evidence.baseline, *evidence.variants, *replicas):
         weights = weights_of(evidence, side)
         if weights:
             found[f"{side.variant}/weights"] = weights

@@ -39,6 +39,7 @@ from workbench.records import (
     Record,
     StepKind,
 )
+from workbench.spec import Recipe
 from workbench.store import Run, read_record
 from workbench.support import dtype as choose_dtype
 from workbench.support import lane as choose_lane
@@ -126,7 +127,12 @@ def serving_dtype(loaded: Loaded, facts: Facts) -> Choice:
 
 
 def _options(variant: AnyVariant) -> dict[str, Any]:
-    return variant.model_dump(mode="json", exclude={"name", "method", "serve_as"})
+    return variant.model_dump(mode="json", exclude={"name", "method", "serve_as", "repeat"})
+
+
+def calibrate_step(recipe: Recipe, variant: str) -> str:
+    """Name of the step that seals the set a variant reads: a replica has one of its own."""
+    return f"calibrate:{variant}" if variant in recipe.replicas else "calibrate"
 
 
 def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
@@ -145,13 +151,16 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
         steps.append(StepSpec(kind, variant, content_id(whole), whole))
         return steps[-1].id
 
-    calibration = None
-    if recipe.calibration and any(recipe.calibrates(v) for v in recipe.variants):
-        calibration = add(
+    sets: dict[str, str] = {}  # calibrate step -> id of the set it seals
+    for variant in recipe.all_variants:
+        spec, name = recipe.calibration_of(variant.name), calibrate_step(recipe, variant.name)
+        if spec is None or not recipe.calibrates(variant) or name in sets:
+            continue
+        sets[name] = add(
             "calibrate",
-            None,
+            variant.name if variant.name in recipe.replicas else None,
             {
-                "calibration": recipe.calibration.model_dump(mode="json"),
+                "calibration": spec.model_dump(mode="json"),
                 "source": facts.source_digest,
                 "tokenizer": source["tokenizer"],
                 "template": source["template"],
@@ -167,7 +176,9 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
                 "method": variant.method,
                 "options": _options(variant),
                 "checkpoint": source,
-                "calibration": calibration if recipe.calibrates(variant) else None,
+                "calibration": sets[calibrate_step(recipe, variant.name)]
+                if recipe.calibrates(variant)
+                else None,
                 "environments": {name: facts.locks[name] for name in tools},
                 # Converted once per source, not once per type.
                 "converted": made.get(BASELINE_GGUF) if variant.method == "gguf" else None,
@@ -198,7 +209,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
                 "template": source["template"],
             },
         )
-        if recipe.profile:
+        if recipe.profile and variant.name not in recipe.replicas:
             profile = recipe.profile.model_dump(mode="json")
             add("profile", variant.name, {"served": served, "profile": profile})
     return steps

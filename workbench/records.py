@@ -300,6 +300,17 @@ class VariantVerdict(Record):
     checks: tuple[Check, ...]
 
 
+class Spread(Record):
+    """One suite on a variant that was made with several calibration seeds."""
+
+    variant: str
+    suite: str
+    scores: dict[str, float] = Field(description="variant or replica -> mean score, 0..1")
+    deviation: float | None = Field(description="sample standard deviation; None of fewer than two")
+    statuses: dict[str, CheckStatus] = Field({}, description="what the gate says of each")
+    missing: tuple[str, ...] = Field((), description="replicas without a score")
+
+
 class Gate(Record):
     """The decision document's data: `gate.json`."""
 
@@ -318,6 +329,7 @@ class Gate(Record):
         {}, description="suite -> A/A churn and difference"
     )
 
+    sensitivity: tuple[Spread, ...] = Field((), description="of variants with `repeat`")
     warnings: tuple[str, ...] = Field((), description="what a reader must know beside the verdict")
     verdict: Verdict = Field(
         "INCONCLUSIVE", description="the worst of the variants'; INCONCLUSIVE where there is none"

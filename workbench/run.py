@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import errors, steps
+from workbench.base import BASELINE_GGUF
 from workbench.collect import collect
 from workbench.collect import decided as decided_now
 from workbench.context import Context
@@ -146,7 +147,8 @@ def _refuse_gaps(plan: Plan, wanted: set[str]) -> None:
                 break
             if before.cached or before.name in wanted:
                 continue
-            same = before.variant is None or before.variant == step.variant
+            # The GGUF of the baseline is what the other GGUF files are made from.
+            same = before.variant in (None, step.variant, BASELINE_GGUF)
             if step.kind == "gate" or (same and before.kind in ("calibrate", "quantize")):
                 raise RecipeError(
                     f"step {step.name} needs {before.name}, which is not done: {before.reason}",

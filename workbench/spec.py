@@ -6,7 +6,7 @@ complaints into errors that name the file, the line and the nearest known key.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -102,6 +102,20 @@ def _distinct(what: str, names: list[str]) -> None:
         raise ValueError(f"two {what} '{twice[0]}'; they must differ")
 
 
+class Replica(NamedTuple):
+    """A variant made again with another calibration seed.
+
+    Attributes:
+        variant: as it is made.
+        of: name of the variant it repeats.
+        seed: of its calibration set.
+    """
+
+    variant: AnyVariant
+    of: str
+    seed: int
+
+
 class Recipe(Spec):
     """One release decision: a checkpoint, its variants, and how they are judged."""
 
@@ -135,11 +149,14 @@ class Recipe(Spec):
                 raise ValueError(
                     f"variant '{v.name}' ({v.method}) needs a 'calibration' section{rather}"
                 )
+            if v.repeat and self.calibration is None:
+                raise ValueError(f"'repeat' of variant '{v.name}' needs a 'calibration' section")
+        _distinct("variants are called", [v.name for v in self.all_variants])
         return self
 
     def calibrates(self, variant: AnyVariant) -> bool:
         """True where a variant reads the calibration set; the fake method does if there is one."""
-        return variant.calibrates or (variant.method == "fake" and self.calibration is not None)
+        return variant.calibrates or (variant.may_calibrate and self.calibration is not None)
 
     def engine(self, variant: AnyVariant) -> str:
         """The engine that serves a variant: the recipe's, and llama.cpp for a GGUF file."""
@@ -161,8 +178,30 @@ class Recipe(Spec):
 
     @property
     def all_variants(self) -> tuple[AnyVariant, ...]:
-        """The unquantized ones first, then the variants in the order written."""
-        return (*self.references, *self.variants)
+        """The unquantized ones first, the variants in the order written, then the replicas."""
+        replicas = (replica.variant for replica in self.replicas.values())
+        return (*self.references, *self.variants, *replicas)
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """By name: variants made again with another calibration seed (`repeat`)."""
+        found: dict[str, Replica] = {}
+        for variant in self.variants:
+            if variant.repeat is None or self.calibration is None:
+                continue
+            first = self.calibration.seed
+            for seed in range(first + 1, first + variant.repeat.seeds):
+                name = f"{variant.name}-seed{seed}"
+                again = variant.model_copy(update={"name": name, "repeat": None})
+                found[name] = Replica(again, variant.name, seed)
+        return found
+
+    def calibration_of(self, variant: str) -> CalibrationSpec | None:
+        """The calibration a variant reads: the recipe's, a replica's with its own seed."""
+        replica = self.replicas.get(variant)
+        if replica is None or self.calibration is None:
+            return self.calibration
+        return self.calibration.model_copy(update={"seed": replica.seed})
 
     def variant(self, name: str) -> AnyVariant:
         """The variant of that name, the baseline included.

@@ -26,7 +26,7 @@ from workbench.display import in_notebook
 from workbench.errors import StoreError, WorkbenchError
 from workbench.evaluate import run_suite
 from workbench.integrity import flaw
-from workbench.plan import RECORDS, StepSpec
+from workbench.plan import RECORDS, StepSpec, calibrate_step
 from workbench.profile import run_profile
 from workbench.quantizers import Task, quantizer
 from workbench.records import (
@@ -144,17 +144,17 @@ def publish(context: Context, step: PlanStep) -> None:
 
 
 @_step("calibrate")
-def calibrate(context: Context) -> Calibration:
-    """Sample and seal the calibration set.
+def calibrate(context: Context, variant: str = "") -> Calibration:
+    """Sample and seal the calibration set: the recipe's, or a replica's with a seed of its own.
 
     Raises:
         CalibrationError: the source is broken or too small.
     """
-    step = context.spec("calibrate")
+    recipe = context.loaded.recipe
+    step = context.spec(calibrate_step(recipe, variant))
     record = context.run.results.complete("calibrate", step.id, Calibration)
     if record is None:
-        spec = context.loaded.recipe.calibration
-        source = context.loaded.calibration_source
+        spec, source = recipe.calibration_of(variant), context.loaded.calibration_source
         assert spec is not None and source is not None
         with _work(context, step) as folder:
             record = calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
@@ -182,9 +182,9 @@ def quantize(context: Context, variant: str = "") -> Manifest:
         environments = {name: context.environment(name, events) for name in needed}
         sealed, sealed_folder = None, None
         if context.loaded.recipe.calibrates(chosen):
-            calibrate_step = context.spec("calibrate")
-            sealed = results.complete("calibrate", calibrate_step.id, Calibration)
-            sealed_folder = results.artifact("calibrate", calibrate_step.id)
+            before = context.spec(calibrate_step(context.loaded.recipe, chosen.name))
+            sealed = results.complete("calibrate", before.id, Calibration)
+            sealed_folder = results.artifact("calibrate", before.id)
             if sealed is None:
                 raise StoreError(
                     f"variant '{chosen.name}' needs the calibration set, which is not sealed yet",

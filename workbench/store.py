@@ -308,6 +308,8 @@ class Run:
 
     def published(self, kind: str, variant: str | None) -> Path:
         """Where a step's record stands in this run's folder."""
+        if kind == "calibrate" and variant:
+            return self.variant(variant) / PUBLISHED[kind]  # a replica has a set of its own
         return self.path / PUBLISHED[kind].format(variant)
 
     def lock(self) -> contextlib.AbstractContextManager[None]:

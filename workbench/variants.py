@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from workbench.base import Name, Spec
 
@@ -28,6 +28,12 @@ def _group_size(value: int) -> int:
     return value
 
 
+class RepeatSpec(Spec):
+    """Make a variant again with other calibration seeds, to see how much the sample decides."""
+
+    seeds: int = Field(3, ge=2, le=10, description="how many seeds in all, the recipe's own first")
+
+
 class VariantSpec(Spec):
     """What every variant has, whatever its method."""
 
@@ -37,10 +43,26 @@ class VariantSpec(Spec):
         description="'twin' forces the dequantized twin (emulated lane) even where a kernel exists",
     )
 
+    repeat: RepeatSpec | None = None
+
     @property
     def calibrates(self) -> bool:
         """Whether making it reads the calibration set."""
         return False
+
+    @property
+    def may_calibrate(self) -> bool:
+        """Whether it reads a calibration set where the recipe has one."""
+        return self.calibrates
+
+    @model_validator(mode="after")
+    def _repeats_what_is_calibrated(self) -> Self:
+        if self.repeat and not self.may_calibrate:
+            raise ValueError(
+                f"'repeat' makes variant '{self.name}' again with other calibration seeds, and it "
+                "does not read the calibration set"
+            )
+        return self
 
 
 class KvCacheSpec(VariantSpec):
@@ -201,6 +223,11 @@ class FakeSpec(VariantSpec):
     )
     seconds: float = Field(0.0, ge=0, le=600, description="how long the fake pretends to work")
     fail: Literal["", "signal", "oom", "no_result", "error"] = ""
+
+    @property
+    def may_calibrate(self) -> bool:
+        """It pretends to, in a recipe that has a calibration section."""
+        return True
 
 
 AnyVariant = Annotated[

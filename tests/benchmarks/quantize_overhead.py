@@ -72,17 +72,10 @@ def main() -> None:
         folder = Path(scratch)
         recipe = folder / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(_recipe(arguments.samples, arguments.max_tokens)))
-        run = [
-            sys.executable,
-            "-m",
-            "workbench",
-            "run",
-            str(recipe),
-            "--results",
-            str(folder / "r"),
-        ]
+        results = folder / "r"
+        run = [*(sys.executable, "-m", "workbench", "run"), str(recipe), "--results", str(results)]
         measure([*run, "--only", "calibrate"], folder / "log")
-        (tokens,) = (folder / "r" / "artifacts").rglob("tokens.jsonl")
+        (tokens,) = (results / "artifacts").rglob("tokens.jsonl")
         direct = [
             *(environment.python, str(ROOT / "tests" / "benchmarks" / "direct_gptq.py")),
             *(str(DEMO), str(tokens), str(folder / "direct"), str(available_cores()), "64"),
