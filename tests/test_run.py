@@ -65,6 +65,34 @@ def test_a_repeated_variant_shows_its_spread(workbench: Call, project: Path) -> 
     assert "How much does the calibration sample decide?" in (run / "report.html").read_text()
 
 
+def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: Path) -> None:
+    edit_recipe(
+        project,
+        lambda r: r.update(
+            variants=[{"name": "good", "method": "fake", "seconds": 6}],
+            evaluate={"suites": ["sentiment"], "noise_floor": False},
+            policy="policy.yaml",
+            profile=None,
+        ),
+    )
+    (project / "policy.yaml").write_text(
+        "schema: workbench.policy/1\nname: one\nquality: [{suite: sentiment, margin: 0.1}]\n"
+    )
+    command = [sys.executable, "-m", "workbench", "run", "recipe.yaml", "--run"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    both = [subprocess.Popen([*command, name], cwd=project, **pipes) for name in ("one", "two")]
+    said = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    events = [
+        line
+        for name in ("one", "two")
+        for line in (project / "results" / name / "events.jsonl").read_text().splitlines()
+    ]
+    assert any("waiting for process" in line for line in events)
+    jobs = [line for line in events if '"quantize good"' in line and '"tool"' in line]
+    assert len(jobs) == 1
+
+
 def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> None:
     done = workbench("run", "recipe.yaml")
     assert done.returncode == 10, done.stdout + done.stderr

@@ -116,7 +116,14 @@ def test_lock_is_exclusive_and_dies_with_its_process(tmp_path: Path) -> None:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(StoreError, match=str(holder.pid)), locked(path, "run 'q'"):
             pass
-        holder.send_signal(signal.SIGKILL)
+        told: list[str] = []
+
+        def waiting(_done: float, _total: float, what: str) -> None:
+            told.append(what)
+            holder.send_signal(signal.SIGKILL)
+
+        with locked(path, "step x", waiting=waiting):
+            assert told and str(holder.pid) in told[0] and "step x" in told[0]
         holder.wait()
     with locked(path, "run 'q'"):
         pass

@@ -98,7 +98,11 @@ def _twin(context: Context, made: Manifest, events: Events) -> Manifest:
     if record is not None:
         return record
     folder = results.artifact("twin", id_)
-    with locked(folder / ".lock", f"the twin of {made.variant}"):
+    what = f"the twin of {made.variant}"
+    with locked(folder / ".lock", what, waiting=events.progress):
+        record = results.complete("twin", id_, Manifest)  # made while we waited
+        if record is not None:
+            return record
         out = folder / "checkpoint"
         shutil.rmtree(out, ignore_errors=True)
         outcome = dequantize(

@@ -7,12 +7,11 @@ up, writes the record last, and publishes a copy into the run's folder.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, cast
@@ -49,6 +48,7 @@ from workbench.store import (
     write_if_new,
     write_record,
 )
+from workbench.variants import AnyVariant
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Record)
@@ -94,23 +94,37 @@ def _step(
     return wrap
 
 
-@contextlib.contextmanager
-def _work(context: Context, step: StepSpec) -> Iterator[Path]:
-    """The step's artifact folder, locked against a second run doing the same work."""
-    folder = context.run.results.artifact(step.kind, step.id)
-    with locked(folder / ".lock", f"step {step.name}"):
-        write_atomic(folder / SPEC, json.dumps(step.spec, indent=1, sort_keys=True).encode())
-        yield folder
+def _once(
+    context: Context,
+    step: StepSpec,
+    cls: type[R],
+    make: Callable[[Path], R],
+    of: Manifest | None = None,
+) -> R:
+    """The step's record: the one that is there, or what `make` leaves in the artifact folder.
 
-
-def _reusable(context: Context, step: StepSpec, cls: type[R]) -> R | None:
-    """The step's record if it is there and what it rests on is untouched; else none of it is."""
+    A record whose files were altered, or that was measured on other weights than those `of` a
+    manifest, is thrown away. Two runs that need the same work do it once: the second one waits.
+    """
     results = context.run.results
     record = results.complete(step.kind, step.id, cls)
-    if record is not None and flaw(results, step.kind, step.id, record):
-        results.clear(step.kind, step.id)
-        return None
-    return record
+    if record is not None:
+        other = of is not None and getattr(record, "inputs", {}).get("weights") != of.weights_digest
+        if other or flaw(results, step.kind, step.id, record):
+            results.clear(step.kind, step.id)
+            record = None
+    if record is None:
+        folder = results.artifact(step.kind, step.id)
+        progress = context.events.of(step.name).progress
+        with locked(folder / ".lock", f"step {step.name}", waiting=progress):
+            record = results.complete(step.kind, step.id, cls)  # made while we waited
+            if record is None:
+                write_atomic(
+                    folder / SPEC, json.dumps(step.spec, indent=1, sort_keys=True).encode()
+                )
+                record = make(folder)
+                write_record(folder / RECORD, record)
+    return _publish(context, step, record)
 
 
 def _publish(context: Context, step: StepSpec, record: R) -> R:
@@ -152,14 +166,13 @@ def calibrate(context: Context, variant: str = "") -> Calibration:
     """
     recipe = context.loaded.recipe
     step = context.spec(calibrate_step(recipe, variant))
-    record = context.run.results.complete("calibrate", step.id, Calibration)
-    if record is None:
-        spec, source = recipe.calibration_of(variant), context.loaded.calibration_source
-        assert spec is not None and source is not None
-        with _work(context, step) as folder:
-            record = calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
-            write_record(folder / RECORD, record)
-    return _publish(context, step, record)
+    spec, source = recipe.calibration_of(variant), context.loaded.calibration_source
+    assert spec is not None and source is not None
+
+    def make(folder: Path) -> Calibration:
+        return calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
+
+    return _once(context, step, Calibration, make)
 
 
 @_step("quantize")
@@ -173,67 +186,65 @@ def quantize(context: Context, variant: str = "") -> Manifest:
     if chosen.name == BASELINE:
         return baseline_manifest(context)
     step = context.spec(f"quantize:{chosen.name}")
-    results = context.run.results
-    record = _reusable(context, step, Manifest)
-    if record is None:
-        events = context.events.of(step.name)
-        tool = quantizer(chosen.method)
-        needed = tool.environments(chosen)
-        environments = {name: context.environment(name, events) for name in needed}
-        sealed, sealed_folder = None, None
-        if context.loaded.recipe.calibrates(chosen):
-            before = context.spec(calibrate_step(context.loaded.recipe, chosen.name))
-            sealed = results.complete("calibrate", before.id, Calibration)
-            sealed_folder = results.artifact("calibrate", before.id)
-            if sealed is None:
-                raise StoreError(
-                    f"variant '{chosen.name}' needs the calibration set, which is not sealed yet",
-                    where=str(sealed_folder),
-                    fix="run the calibrate step first (notebooks/01_calibrate.ipynb)",
-                )
-        converted = None
-        if step.spec["converted"]:
-            converted = results.root / manifest(context, BASELINE_GGUF).path
-        with _work(context, step) as folder:
-            out = folder / "checkpoint"
-            shutil.rmtree(out, ignore_errors=True)  # half a checkpoint is worth nothing
-            outcome = tool.quantize(
-                Task(
-                    variant=chosen,
-                    checkpoint=context.facts.checkpoint,
-                    out=out,
-                    folder=folder,
-                    log=context.run.logs / f"quantize-{chosen.name}.log",
-                    progress=events.progress,
-                    pythons={name: found.python for name, found in environments.items()},
-                    calibration=sealed,
-                    calibration_folder=sealed_folder,
-                    converted=converted,
-                )
+    return _once(context, step, Manifest, lambda folder: _quantize(context, chosen, step, folder))
+
+
+def _quantize(context: Context, chosen: AnyVariant, step: StepSpec, folder: Path) -> Manifest:
+    events, results = context.events.of(step.name), context.run.results
+    tool = quantizer(chosen.method)
+    needed = tool.environments(chosen)
+    environments = {name: context.environment(name, events) for name in needed}
+    sealed, sealed_folder = None, None
+    if context.loaded.recipe.calibrates(chosen):
+        before = context.spec(calibrate_step(context.loaded.recipe, chosen.name))
+        sealed = results.complete("calibrate", before.id, Calibration)
+        sealed_folder = results.artifact("calibrate", before.id)
+        if sealed is None:
+            raise StoreError(
+                f"variant '{chosen.name}' needs the calibration set, which is not sealed yet",
+                where=str(sealed_folder),
+                fix="run the calibrate step first (notebooks/01_calibrate.ipynb)",
             )
-            events.tool(f"quantize {chosen.name}", outcome.seconds)
-            made = weigh(out, cache=digest_cache(context))
-            inputs = {"checkpoint": context.facts.checkpoint.weights_digest}
-            if sealed:
-                inputs["calibration"] = sealed.seal
-            record = Manifest(
-                id=step.id,
-                variant=chosen.name,
-                method=chosen.method,
-                options=step.spec["options"],
-                inputs=inputs,
-                path=out.relative_to(results.root).as_posix(),
-                weight_bytes=made.weight_bytes,
-                weights_digest=made.weights_digest,
-                files=made.files,
-                environment=" ".join(e.lock_digest for e in environments.values()) or "workbench",
-                packages=outcome.packages,
-                choices=outcome.choices,
-                seconds=outcome.seconds,
-                peak_memory_bytes=outcome.peak_memory_bytes,
-            )
-            write_record(folder / RECORD, record)
-    return _publish(context, step, record)
+    converted = None
+    if step.spec["converted"]:
+        converted = results.root / manifest(context, BASELINE_GGUF).path
+    out = folder / "checkpoint"
+    shutil.rmtree(out, ignore_errors=True)  # half a checkpoint is worth nothing
+    outcome = tool.quantize(
+        Task(
+            variant=chosen,
+            checkpoint=context.facts.checkpoint,
+            out=out,
+            folder=folder,
+            log=context.run.logs / f"quantize-{chosen.name}.log",
+            progress=events.progress,
+            pythons={name: found.python for name, found in environments.items()},
+            calibration=sealed,
+            calibration_folder=sealed_folder,
+            converted=converted,
+        )
+    )
+    events.tool(f"quantize {chosen.name}", outcome.seconds)
+    made = weigh(out, cache=digest_cache(context))
+    inputs = {"checkpoint": context.facts.checkpoint.weights_digest}
+    if sealed:
+        inputs["calibration"] = sealed.seal
+    return Manifest(
+        id=step.id,
+        variant=chosen.name,
+        method=chosen.method,
+        options=step.spec["options"],
+        inputs=inputs,
+        path=out.relative_to(results.root).as_posix(),
+        weight_bytes=made.weight_bytes,
+        weights_digest=made.weights_digest,
+        files=made.files,
+        environment=" ".join(e.lock_digest for e in environments.values()) or "workbench",
+        packages=outcome.packages,
+        choices=outcome.choices,
+        seconds=outcome.seconds,
+        peak_memory_bytes=outcome.peak_memory_bytes,
+    )
 
 
 @_step("evaluate")
@@ -245,58 +256,59 @@ def evaluate(context: Context, variant: str = "") -> Evaluation:
     """
     chosen = context.variant(variant)
     step = context.spec(f"evaluate:{chosen.name}")
-    events = context.events.of(step.name)
-    results = context.run.results
     made = manifest(context, chosen.name)
-    record = _reusable(context, step, Evaluation)
-    if record is not None and record.inputs["weights"] != made.weights_digest:
-        results.clear("evaluate", step.id)
-        record = None
-    if record is None:
-        spec = context.loaded.recipe.evaluate
-        begun = time.monotonic()
-        with _work(context, step) as folder, served(context, chosen.name, events) as endpoint:
-            conditions = {
-                "engine": endpoint.serving.engine,
-                "engine_version": endpoint.serving.engine_version,
-                "dtype": endpoint.serving.dtype.value,
-                "max_model_len": endpoint.serving.max_model_len,
-                "hardware": endpoint.serving.hardware,
-                "concurrency": spec.concurrency,
-            }
 
-            def ask(name: str, rows: Path) -> SuiteResult:
-                asked = time.monotonic()
-                result = run_suite(
-                    endpoint,
-                    context.suites[name],
-                    context.tokenizer,
-                    rows=rows,
-                    conditions=conditions,
-                    concurrency=spec.concurrency,
-                    limit=spec.limit,
-                    request_seconds=spec.request_seconds,
-                    progress=events.progress,
-                )
-                events.tool(f"ask {name}", time.monotonic() - asked)
-                return result
+    def make(folder: Path) -> Evaluation:
+        return _evaluate(context, chosen, step, made, folder)
 
-            suites = [ask(name, folder / f"{name}.jsonl") for name in spec.suites]
-            repeat: list[SuiteResult] = []
-            if step.spec["evaluate"]["noise_floor"]:
-                repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in spec.suites]
-            record = Evaluation(
-                id=step.id,
-                variant=chosen.name,
-                inputs={"weights": made.weights_digest, "served": endpoint.serving.served_digest},
-                serving=endpoint.serving,
-                suites=tuple(suites),
-                repeat=tuple(repeat),
-                seconds=time.monotonic() - begun,
-                finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    return _once(context, step, Evaluation, make, of=made)
+
+
+def _evaluate(
+    context: Context, chosen: AnyVariant, step: StepSpec, made: Manifest, folder: Path
+) -> Evaluation:
+    spec, events = context.loaded.recipe.evaluate, context.events.of(step.name)
+    begun = time.monotonic()
+    with served(context, chosen.name, events) as endpoint:
+        conditions = {
+            "engine": endpoint.serving.engine,
+            "engine_version": endpoint.serving.engine_version,
+            "dtype": endpoint.serving.dtype.value,
+            "max_model_len": endpoint.serving.max_model_len,
+            "hardware": endpoint.serving.hardware,
+            "concurrency": spec.concurrency,
+        }
+
+        def ask(name: str, rows: Path) -> SuiteResult:
+            asked = time.monotonic()
+            result = run_suite(
+                endpoint,
+                context.suites[name],
+                context.tokenizer,
+                rows=rows,
+                conditions=conditions,
+                concurrency=spec.concurrency,
+                limit=spec.limit,
+                request_seconds=spec.request_seconds,
+                progress=events.progress,
             )
-            write_record(folder / RECORD, record)
-    return _publish(context, step, record)
+            events.tool(f"ask {name}", time.monotonic() - asked)
+            return result
+
+        suites = [ask(name, folder / f"{name}.jsonl") for name in spec.suites]
+        repeat: list[SuiteResult] = []
+        if step.spec["evaluate"]["noise_floor"]:
+            repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in spec.suites]
+        return Evaluation(
+            id=step.id,
+            variant=chosen.name,
+            inputs={"weights": made.weights_digest, "served": endpoint.serving.served_digest},
+            serving=endpoint.serving,
+            suites=tuple(suites),
+            repeat=tuple(repeat),
+            seconds=time.monotonic() - begun,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
 
 @_step("profile")
@@ -309,23 +321,19 @@ def profile(context: Context, variant: str = "") -> Profile:
     chosen = context.variant(variant)
     step = context.spec(f"profile:{chosen.name}")
     events = context.events.of(step.name)
-    results = context.run.results
     made = manifest(context, chosen.name)
-    record = results.complete("profile", step.id, Profile)
-    if record is not None and record.inputs["weights"] != made.weights_digest:
-        results.clear("profile", step.id)
-        record = None
-    if record is None:
-        spec = context.loaded.recipe.profile
-        assert spec is not None
-        with _work(context, step) as folder, served(context, chosen.name, events) as endpoint:
+    spec = context.loaded.recipe.profile
+    assert spec is not None
+
+    def make(folder: Path) -> Profile:
+        with served(context, chosen.name, events) as endpoint:
             begun = time.monotonic()
             points, peak, peak_gpu = run_profile(
                 endpoint, spec, context.tokenizer, progress=events.progress
             )
             seconds = time.monotonic() - begun
             events.tool(f"profile {chosen.name}", seconds)
-            record = Profile(
+            return Profile(
                 id=step.id,
                 variant=chosen.name,
                 inputs={"weights": made.weights_digest, "served": endpoint.serving.served_digest},
@@ -335,8 +343,8 @@ def profile(context: Context, variant: str = "") -> Profile:
                 peak_gpu_bytes=peak_gpu,
                 seconds=seconds,
             )
-            write_record(folder / RECORD, record)
-    return _publish(context, step, record)
+
+    return _once(context, step, Profile, make, of=made)
 
 
 @_step("gate")

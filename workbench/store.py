@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from workbench.errors import DiskFull, StoreError, did_you_mean
+from workbench.progress import Progress
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -135,25 +137,41 @@ def read_record(path: Path, cls: type[R]) -> R:
         ) from error
 
 
+#: How often a lock that is waited for is tried.
+_WAIT_SECONDS = 0.5
+
+
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
+def locked(path: Path, what: str, waiting: Progress | None = None) -> Iterator[None]:
     """Hold an exclusive lock file for the block; the kernel drops it if the process dies.
 
+    Args:
+        path: the lock file.
+        what: it protects, for messages.
+        waiting: wait for another holder, and tell this for how many seconds already; None refuses.
+
     Raises:
-        StoreError: another process holds it.
+        StoreError: another process holds it, and nobody wants to wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
-            raise StoreError(
-                f"{what} is in use by another process (pid {owner})",
-                where=str(path),
-                fix="wait for it, or stop it; a process that died holds no lock",
-            ) from None
+        waited = 0.0
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read().strip() or "unknown"
+                if waiting is None:
+                    raise StoreError(
+                        f"{what} is in use by another process (pid {owner})",
+                        where=str(path),
+                        fix="wait for it, or stop it; a process that died holds no lock",
+                    ) from None
+            waiting(round(waited), 0, f"waiting for process {owner}, which makes {what}")
+            time.sleep(_WAIT_SECONDS)
+            waited += _WAIT_SECONDS
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
