@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from workbench.calibration import resolve_source
+from workbench.complaints import problem
 from workbench.digest import content_id
 from workbench.errors import RecipeError, UserError, did_you_mean
 from workbench.spec import Policy, Recipe
-from workbench.variants import METHODS
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -158,7 +157,7 @@ def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) ->
         # A broken item also leaves its list too short; only the item is worth saying.
         broken = {d["loc"][:1] for d in details if d["type"] != "too_short"}
         details = [d for d in details if d["type"] != "too_short" or d["loc"][:1] not in broken]
-        problems = [_problem(detail, cls, node) for detail in details]
+        problems = [problem(detail, cls, node) for detail in details]
         if len(problems) == 1:
             what, line, fix = problems[0]
             raise error(what, where=f"{path}:{line}", fix=fix) from None
@@ -168,104 +167,6 @@ def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) ->
         raise error(
             f"{len(problems)} problems:\n{listing}", where=str(path), fix="mend each line named"
         ) from None
-
-
-def _problem(
-    detail: ErrorDetails, cls: type[BaseModel], node: yaml.Node | None
-) -> tuple[str, int, str]:
-    """One pydantic complaint as (what, line, fix)."""
-    keys, line = _locate(detail["loc"], node)
-    key = ".".join(keys)
-    kind, context = detail["type"], detail.get("ctx", {})
-    if kind == "extra_forbidden":
-        known = sorted(_known_keys(cls, detail["loc"]))
-        return (
-            f"unknown key '{key}'",
-            line,
-            did_you_mean(keys[-1], known) + f"known: {', '.join(known)}",
-        )
-    if kind == "missing":
-        return f"key '{key}' is missing", line, f"add '{keys[-1]}:'"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tag = str(context.get("tag", ""))
-        tags = [
-            t.strip(" '") for t in str(context.get("expected_tags", "")).split(",") if t.strip()
-        ]
-        tags = [t for t in tags if t != "none"] or [m for m in METHODS if m != "none"]
-        what = f"unknown method '{tag}'" if tag else f"'{key}' has no 'method'"
-        return what, line, did_you_mean(tag, tags) + f"methods: {', '.join(tags)}"
-    message = detail["msg"].removeprefix("Value error, ")
-    if kind == "literal_error":
-        message = f"{detail['input']!r} is not one of {context.get('expected', '')}"
-        hint = did_you_mean(
-            str(detail["input"]), str(context.get("expected", "")).replace("'", "").split(", ")
-        )
-        return (f"'{key}': {message}" if key else message), line, hint.strip()
-    if kind.endswith("_type"):
-        message = f"{message}, not {detail['input']!r}"
-    return (f"'{key}': {message}" if key else message), line, ""
-
-
-def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[str], int]:
-    """Follow a pydantic location through the YAML nodes: the keys that exist there, and the line.
-
-    Union tags appear in the location but not in the file; they are left out.
-    """
-    keys: list[str] = []
-    line = node.start_mark.line + 1 if node else 1
-    for position, part in enumerate(loc):
-        last = position == len(loc) - 1
-        if isinstance(node, yaml.MappingNode):
-            for key_node, value_node in node.value:
-                if key_node.value == str(part):
-                    keys.append(str(part))
-                    line, node = key_node.start_mark.line + 1, value_node
-                    break
-            else:
-                if last:
-                    keys.append(str(part))
-        elif (
-            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
-        ):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-            keys.append(str(part))
-        elif last:
-            keys.append(str(part))
-    return keys, line
-
-
-def _known_keys(cls: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
-    """The keys allowed where `loc` points, following nested models, tuples and tagged unions."""
-    here: list[type[BaseModel]] = [cls]
-    for part in loc[:-1]:
-        if isinstance(part, int):
-            continue
-        tagged = [c for c in here if _tag(c) == part]
-        if tagged:
-            here = tagged
-            continue
-        nested: list[type[BaseModel]] = []
-        for c in here:
-            for name, field in c.model_fields.items():
-                if part in (name, field.alias):
-                    nested += _models_in(field.annotation)
-        here = nested or here
-    return {field.alias or name for c in here for name, field in c.model_fields.items()}
-
-
-def _tag(cls: type[BaseModel]) -> str | None:
-    field = cls.model_fields.get("method")
-    values = get_args(field.annotation) if field else ()
-    return str(values[0]) if values else None
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) is Union or get_args(annotation):
-        return [m for part in get_args(annotation) for m in _models_in(part)]
-    return []
 
 
 def find_project(start: Path) -> Path:

@@ -143,7 +143,9 @@ class Recipe(Spec):
             _distinct("workloads are called", [w.name for w in self.profile.workloads])
         for v in self.variants:
             if v.name in (BASELINE, BASELINE_GGUF) or (v.method == "none" and v.kv_cache == "auto"):
-                raise ValueError("the baseline is implied: do not list it in 'variants'")
+                raise ValueError(
+                    f"'{v.name}': the baseline is implied, do not list it in 'variants'"
+                )
             if v.calibrates and self.calibration is None:
                 rather = ", or 'imatrix: false'" if v.method == "gguf" else ""
                 raise ValueError(

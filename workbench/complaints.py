@@ -1,0 +1,160 @@
+"""What pydantic complains about as a person wants to read it: what, which line, and what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from workbench.errors import did_you_mean
+from workbench.variants import METHODS
+
+
+def problem(
+    detail: ErrorDetails, cls: type[BaseModel], node: yaml.Node | None
+) -> tuple[str, int, str]:
+    """One pydantic complaint as (what, line, fix).
+
+    Args:
+        detail: as pydantic lists it.
+        cls: the spec that was validated.
+        node: the YAML tree of the file.
+    """
+    keys, line = _locate(detail["loc"], node)
+    key = ".".join(keys)
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        known = sorted(_known_keys(cls, detail["loc"]))
+        return (
+            f"unknown key '{key}'",
+            line,
+            did_you_mean(keys[-1], known) + f"known: {', '.join(known)}",
+        )
+    if kind == "missing":
+        return f"key '{key}' is missing", line, f"add '{keys[-1]}:'"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = str(context.get("tag", ""))
+        tags = [
+            t.strip(" '") for t in str(context.get("expected_tags", "")).split(",") if t.strip()
+        ]
+        tags = [t for t in tags if t != "none"] or [m for m in METHODS if m != "none"]
+        what = f"unknown method '{tag}'" if tag else f"'{key}' has no 'method'"
+        return what, line, did_you_mean(tag, tags) + f"methods: {', '.join(tags)}"
+    message = detail["msg"].removeprefix("Value error, ").replace("Tuple should", "List should")
+    if kind == "literal_error":
+        expected = context.get("expected", "")
+        message = f"{detail['input']!r} is not one of {expected}"
+        options = str(expected).replace("'", "").replace(" or ", ", ").split(", ")
+        hint = did_you_mean(str(detail["input"]), options)
+        if str(detail["input"]) in options:
+            hint = "write it without quotes"
+        return (f"'{key}': {message}" if key else message), line, hint.strip()
+    if kind.endswith("_type"):
+        message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
+        message = re.sub(r" or instance of \w+", "", message) + f", not {detail['input']!r}"
+    if not detail["loc"]:
+        line = _line_of(message, node) or line
+    return (f"'{key}': {message}" if key else message), line, _fix(kind, context)
+
+
+#: pydantic's kind of complaint -> what to write instead.
+_FIXES = {
+    "int_type": "write a whole number, without quotes or a decimal point",
+    "float_type": "write a number, without quotes",
+    "string_type": "put it in quotes",
+    "bool_type": "write true or false",
+    "tuple_type": "write a list: [a, b]",
+    "dict_type": "write a mapping: {{key: value}}",
+    "model_type": "write a mapping: {{key: value}}",
+    "greater_than": "use more than {gt}",
+    "greater_than_equal": "use {ge} or more",
+    "less_than": "use less than {lt}",
+    "less_than_equal": "use {le} or less",
+    "too_short": "give at least {min_length}",
+    "string_pattern_mismatch": "use letters, digits, '.', '_' and '-', at most 64, no '.' first",
+}
+
+
+def _fix(kind: str, context: dict[str, Any]) -> str:
+    return _FIXES.get(kind, "").format_map(context)
+
+
+def _line_of(message: str, node: yaml.Node | None) -> int | None:
+    """Line of the first name the message quotes that stands in the file as a key or a value."""
+    scalars: dict[str, int] = {}
+    waiting = [node] if node else []
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, yaml.ScalarNode):
+            line = found.start_mark.line + 1
+            scalars[found.value] = min(line, scalars.get(found.value, line))
+        elif isinstance(found, yaml.SequenceNode):
+            waiting += found.value
+        elif isinstance(found, yaml.MappingNode):
+            waiting += [part for pair in found.value for part in pair]
+    return next((scalars[q] for q in re.findall(r"'([^']+)'", message) if q in scalars), None)
+
+
+def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[str], int]:
+    """Follow a pydantic location through the YAML nodes: the keys that exist there, and the line.
+
+    Union tags appear in the location but not in the file; they are left out.
+    """
+    keys: list[str] = []
+    line = node.start_mark.line + 1 if node else 1
+    for position, part in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(node, yaml.MappingNode):
+            for key_node, value_node in node.value:
+                if key_node.value == str(part):
+                    keys.append(str(part))
+                    line, node = key_node.start_mark.line + 1, value_node
+                    break
+            else:
+                if last:
+                    keys.append(str(part))
+        elif (
+            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
+        ):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+            keys.append(str(part))
+        elif last:
+            keys.append(str(part))
+    return keys, line
+
+
+def _known_keys(cls: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
+    """The keys allowed where `loc` points, following nested models, tuples and tagged unions."""
+    here: list[type[BaseModel]] = [cls]
+    for part in loc[:-1]:
+        if isinstance(part, int):
+            continue
+        tagged = [c for c in here if _tag(c) == part]
+        if tagged:
+            here = tagged
+            continue
+        nested: list[type[BaseModel]] = []
+        for c in here:
+            for name, field in c.model_fields.items():
+                if part in (name, field.alias):
+                    nested += _models_in(field.annotation)
+        here = nested or here
+    return {field.alias or name for c in here for name, field in c.model_fields.items()}
+
+
+def _tag(cls: type[BaseModel]) -> str | None:
+    field = cls.model_fields.get("method")
+    values = get_args(field.annotation) if field else ()
+    return str(values[0]) if values else None
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is Union or get_args(annotation):
+        return [m for part in get_args(annotation) for m in _models_in(part)]
+    return []
