@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raw_safetensors import write_raw
 
 from workbench.calibration import seal
 from workbench.checkpoint import COMPANIONS, inspect
@@ -14,12 +15,22 @@ from workbench.envs import ENVIRONMENTS
 from workbench.errors import CheckpointError, JobFailure, RecipeError
 from workbench.progress import silent
 from workbench.quantizers import QUANTIZERS, Task, quantizer
-from workbench.quantizers.llmcompressor import LlmCompressor, ignores_head
-from workbench.quantizers.twin import dequantize
+from workbench.quantizers.llmcompressor import LlmCompressor
+from workbench.quantizers.llmcompressor_checks import ignores_head
+from workbench.quantizers.twin import dequantize, missing
 from workbench.records import Calibration, Checkpoint, Hardware
 from workbench.spec import CalibrationSpec
 from workbench.tokenizer import Tokenizer
-from workbench.variants import VARIANTS, FakeSpec, Fp8Spec, GptqSpec
+from workbench.variants import (
+    VARIANTS,
+    AwqSpec,
+    FakeSpec,
+    Fp8Spec,
+    GptqSpec,
+    Int8Spec,
+    Nf4Spec,
+    NoneSpec,
+)
 
 CPU = Hardware(cpu="c", isa=("avx2",), cores=2, memory_bytes=24 << 30)
 SMOL = Checkpoint(
@@ -93,20 +104,82 @@ def test_group_size_of_an_odd_model() -> None:
     assert "-1" in error.value.fix
 
 
-@pytest.mark.parametrize("spec", [GptqSpec(name="q", group_size=64), Fp8Spec(name="q")])
-def test_quantized_source_is_refused(spec: GptqSpec | Fp8Spec) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GptqSpec(name="q", group_size=64),
+        Fp8Spec(name="q"),
+        AwqSpec(name="q", group_size=64),
+        Int8Spec(name="q"),
+        NoneSpec(name="q", kv_cache="fp8"),
+        Nf4Spec(name="q"),
+    ],
+    ids=lambda spec: spec.method,
+)
+def test_quantized_source_is_refused(spec: Any) -> None:
+    quantizer(spec.method).check(spec, SMOL, CPU)
     done = SMOL.model_copy(update={"quantization": "gptq"})
     with pytest.raises(RecipeError, match=r"already quantized \(gptq\)") as error:
-        LlmCompressor().check(spec, done, CPU)
+        quantizer(spec.method).check(spec, done, CPU)
     assert "base_model" in error.value.fix
 
 
-def test_tied_head_must_be_ignored() -> None:
-    spec = Fp8Spec(name="q", ignore=("model.layers.0.mlp.up_proj",))
+@pytest.mark.parametrize("cls", [Fp8Spec, GptqSpec, AwqSpec, Int8Spec, Nf4Spec])
+def test_tied_head_must_be_ignored(cls: Any) -> None:
+    size = {"group_size": 64} if "group_size" in cls.model_fields else {}
+    spec = cls(name="q", ignore=("model.layers.0.mlp.up_proj",), **size)
+    tool = quantizer(spec.method)
     with pytest.raises(RecipeError, match="shares its weights") as error:
-        LlmCompressor().check(spec, SMOL, CPU)
+        tool.check(spec, SMOL, CPU)
     assert "lm_head" in error.value.fix
-    LlmCompressor().check(spec, SMOL.model_copy(update={"tied_embeddings": False}), CPU)
+    tool.check(spec, SMOL.model_copy(update={"tied_embeddings": False}), CPU)
+
+
+def test_awq_wants_groups_and_an_architecture_it_knows() -> None:
+    tool = LlmCompressor()
+    with pytest.raises(RecipeError, match="group_size 128 does not divide"):
+        tool.check(AwqSpec(name="a"), SMOL, CPU)
+    spec = AwqSpec(name="a", group_size=64)
+    odd = SMOL.model_copy(update={"architecture": "LamaForCausalLM"})
+    with pytest.raises(RecipeError, match="no layer mappings for the architecture") as error:
+        tool.check(spec, odd, CPU)
+    assert error.value.where == "smol/config.json: architectures"
+    assert "did you mean 'LlamaForCausalLM'?" in error.value.fix
+    assert "Qwen3ForCausalLM" in error.value.fix and "gptq" in error.value.fix
+    # Another architecture's mappings may be borrowed, if there are such.
+    tool.check(spec.model_copy(update={"mappings": "LlamaForCausalLM"}), odd, CPU)
+    with pytest.raises(RecipeError) as error:
+        tool.check(spec.model_copy(update={"mappings": "Nonesuch"}), SMOL, CPU)
+    assert error.value.where == "variants: a: mappings"
+
+
+def test_smoothquant_wants_an_architecture_it_knows() -> None:
+    odd = SMOL.model_copy(update={"architecture": "OlmoForCausalLM"})
+    with pytest.raises(RecipeError, match="SmoothQuant has no layer mappings") as error:
+        LlmCompressor().check(Int8Spec(name="i"), odd, CPU)
+    assert "smoothing: 0" in error.value.fix
+    LlmCompressor().check(Int8Spec(name="i", smoothing=0), odd, CPU)
+
+
+def test_fp8_blocks_must_fill_the_layers(tmp_path: Path) -> None:
+    tool, block = LlmCompressor(), Fp8Spec(name="b", scheme="block")
+    with pytest.raises(RecipeError, match=r"128 x 128 do not fit the layer width 576 ") as error:
+        tool.check(block, SMOL, CPU)
+    assert "dynamic" in error.value.fix and error.value.where == "variants: b: scheme"
+
+    def model(**rows: int) -> Checkpoint:
+        tensors = {
+            f"model.layers.0.{name}.weight": ("BF16", [count, 128], bytes(2 * 128 * count))
+            for name, count in rows.items()
+        }
+        write_raw(tmp_path / "model.safetensors", tensors)
+        return SMOL.model_copy(update={"path": str(tmp_path), "linear_input_widths": (128,)})
+
+    # vLLM merges q, k and v: the last may end within a block, the others may not.
+    tool.check(block, model(q_proj=256, k_proj=128, v_proj=64, gate_proj=256, up_proj=200), CPU)
+    with pytest.raises(RecipeError, match=r"64 rows of 'model.layers.0.k_proj.weight'"):
+        tool.check(block, model(q_proj=256, k_proj=64, v_proj=64), CPU)
+    tool.check(Fp8Spec(name="d"), model(q_proj=256, k_proj=64, v_proj=64), CPU)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +191,8 @@ def test_tied_head_must_be_ignored() -> None:
         (("re:model.*",), False),
         ((), False),
         (("lm_headache",), False),
+        # llm-compressor knows no globs.
+        (("lm_*",), False),
     ],
 )
 def test_ignores_head(ignore: tuple[str, ...], covered: bool) -> None:
@@ -147,6 +222,19 @@ def test_estimate_agrees_with_what_was_measured() -> None:
     assert 1 << 30 < memory < 4 << 30
     fp8, _ = tool.estimate(Fp8Spec(name="q"), SMOL, None, CPU)
     assert fp8 < 20
+    quick = CalibrationSpec(source="s", samples=8, max_tokens=128)
+    awq, _ = tool.estimate(AwqSpec(name="q", grid_size=5), SMOL, quick, CPU)
+    assert 40 < awq < 75  # 52 s
+    full = CalibrationSpec(source="s", samples=32, max_tokens=150)
+    awq, _ = tool.estimate(AwqSpec(name="q"), SMOL, full, CPU)
+    assert 450 < awq < 680  # 564 s
+    int8, _ = tool.estimate(Int8Spec(name="q"), SMOL, full, CPU)
+    assert 80 < int8 < 130  # 98 s
+    nf4, _ = quantizer("nf4").estimate(Nf4Spec(name="q"), SMOL, None, CPU)
+    assert 12 < nf4 < 25  # 17 s
+    # Scales of a KV cache are calibrated, whatever the weights need.
+    cached, _ = tool.estimate(Fp8Spec(name="q", kv_cache="fp8"), SMOL, full, CPU)
+    assert fp8 < cached < int8
     big = SMOL.model_copy(update={"parameters": 8_000_000_000})
     assert tool.estimate(Fp8Spec(name="q"), big, None, CPU)[0] > 10 * fp8
 
@@ -166,7 +254,7 @@ def test_calibrated_method_without_calibration(tmp_path: Path) -> None:
         )
 
 
-def test_twin_only_of_compressed_tensors(tiny: Path, tmp_path: Path) -> None:
+def test_twin_only_of_formats_it_reads(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no twin can be made of quant_method None"):
         dequantize(
             tiny,
@@ -176,6 +264,21 @@ def test_twin_only_of_compressed_tensors(tiny: Path, tmp_path: Path) -> None:
             log=tmp_path / "log",
             progress=silent,
         )
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"config_groups": {"group_0": {"weights": {}, "input_activations": None}}}, []),
+        ({"config_groups": {"group_0": {"input_activations": {"num_bits": 8}}}}, ["activations"]),
+        ({"kv_cache_scheme": {"num_bits": 8}}, ["KV cache"]),
+        ({"quant_method": "bitsandbytes"}, []),
+    ],
+)
+def test_a_twin_says_what_it_does_not_show(config: dict[str, Any], said: list[str]) -> None:
+    clauses = missing(config)
+    assert len(clauses) == len(said)
+    assert all(word in clause for word, clause in zip(said, clauses, strict=True))
 
 
 # --------------------------------------------------------------------------- fake

@@ -1,6 +1,7 @@
 """Which lane each format gets: every row of the table, and nothing native by default."""
 
 import ast
+import itertools
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from workbench import support
 from workbench.records import Gpu, Hardware
 from workbench.support import TABLE, dtype, lane
-from workbench.variants import Fp8Spec, GptqSpec, NoneSpec
+from workbench.support_rows import KV_ROWS
+from workbench.variants import AwqSpec, Fp8Spec, GptqSpec, Int8Spec, Nf4Spec, NoneSpec
 
 GIB = 1 << 30
 AVX2 = Hardware(cpu="EPYC", isa=("avx2",), cores=2, memory_bytes=24 * GIB)
 AVX512 = AVX2.model_copy(update={"isa": ("avx2", "avx512_vnni", "avx512f")})
+AMX = AVX2.model_copy(update={"isa": ("amx_bf16", "amx_tile", "avx2", "avx512f")})
 ARM = AVX2.model_copy(update={"cpu": "Neoverse-V2", "isa": ("neon", "sve")})
 OTHER = AVX2.model_copy(update={"cpu": "POWER9", "isa": ()})
 
@@ -29,6 +32,8 @@ def cuda(*capabilities: str) -> Hardware:
 
 
 W4, W8 = {"bits": 4, "act_order": "static"}, {"bits": 8, "act_order": "static"}
+A4, A8 = {"bits": 4, "zero_point": True}, {"bits": 8, "zero_point": True}
+KV = {"kv_cache": "fp8"}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,48 @@ W4, W8 = {"bits": 4, "act_order": "static"}, {"bits": 8, "act_order": "static"}
         ("gptq", W4 | {"act_order": "group"}, cuda("9.0"), None, "emulated"),
         ("gptq", W4 | {"act_order": "group"}, AVX512, "bfloat16", "emulated"),
         ("none", {}, OTHER, None, "unsupported"),
-        ("awq", {}, cuda("9.0"), None, "unsupported"),
+        ("fp8", {"scheme": "static"}, AVX512, None, "native"),
+        ("fp8", {"scheme": "static"}, AMX, None, "weight-only fallback"),
+        ("fp8", {"scheme": "block"}, AVX512, None, "emulated"),
+        ("fp8", {"scheme": "block"}, AMX, None, "weight-only fallback"),
+        ("fp8", {"scheme": "block"}, cuda("9.0"), None, "native"),
+        ("fp8", {"scheme": "dynamic"}, AMX, None, "native"),
+        ("awq", A4, AVX2, None, "emulated"),
+        ("awq", A4, AVX2, "bfloat16", "emulated"),
+        ("awq", A4, AVX512, None, "emulated"),
+        ("awq", A4, AVX512, "bfloat16", "native"),
+        ("awq", A8, AVX512, "bfloat16", "emulated"),
+        ("awq", A4, ARM, None, "emulated"),
+        ("awq", A4, cuda("7.5"), "float16", "native"),
+        ("awq", A4, cuda("8.0"), "float32", "emulated"),
+        ("awq", A4, cuda("7.0"), None, "unsupported"),
+        ("awq", A8, cuda("8.0"), None, "emulated"),
+        ("awq", A8, cuda("9.0"), None, "native"),
+        ("awq", A8 | {"zero_point": False}, cuda("8.0"), None, "native"),
+        ("int8", {}, AVX2, None, "native"),
+        ("int8", {}, AVX512, "bfloat16", "native"),
+        ("int8", {}, ARM, None, "native"),
+        ("int8", {}, cuda("7.5"), None, "native"),
+        ("int8", {}, cuda("9.0"), None, "native"),
+        ("int8", {}, cuda("10.0"), None, "emulated"),
+        ("int8", {}, cuda("7.0"), None, "unsupported"),
+        ("nf4", {}, AVX512, None, "emulated"),
+        ("nf4", {}, ARM, None, "emulated"),
+        ("nf4", {}, cuda("9.0"), None, "emulated"),
+        ("nf4", {}, OTHER, None, "unsupported"),
+        # An FP8 KV cache: what has nothing else is not measured on a twin of nothing.
+        ("none", KV, AVX2, None, "unsupported"),
+        ("none", KV, ARM, None, "unsupported"),
+        ("none", KV, cuda("8.9"), None, "native"),
+        ("none", KV, cuda("8.0"), None, "unsupported"),
+        ("fp8", KV, AVX2, None, "emulated"),
+        ("fp8", KV, cuda("9.0"), None, "native"),
+        ("fp8", KV, cuda("8.0"), None, "emulated"),
+        ("fp8", KV, cuda("7.0"), None, "unsupported"),
+        ("int8", KV, ARM, None, "emulated"),
+        ("gptq", W4 | KV, cuda("9.0"), None, "native"),
+        ("gptq", W4 | KV, AVX2, "bfloat16", "emulated"),
+        ("fp8", {"kv_cache": "auto"}, AVX2, None, "native"),
         ("fake", {}, AVX2, None, "unsupported"),
     ],
 )
@@ -75,7 +121,7 @@ def test_vllm_lanes(
     assert found.reason and found.source
 
 
-@pytest.mark.parametrize("method", ["none", "fake", "fp8", "gptq"])
+@pytest.mark.parametrize("method", ["none", "fake", "fp8", "gptq", "awq", "int8", "nf4"])
 @pytest.mark.parametrize("hardware", [AVX2, ARM, OTHER, cuda("9.0")])
 def test_the_fake_engine_runs_everything_everywhere(method: str, hardware: Hardware) -> None:
     assert lane(method, {}, "fake", hardware).name == "native"
@@ -83,7 +129,8 @@ def test_the_fake_engine_runs_everything_everywhere(method: str, hardware: Hardw
 
 def test_the_options_of_the_specs_are_the_ones_the_table_asks_for() -> None:
     # A renamed field would make every row that names it fall through.
-    for spec in (NoneSpec(name="a"), Fp8Spec(name="a"), GptqSpec(name="a")):
+    classes = (NoneSpec, Fp8Spec, GptqSpec, AwqSpec, Int8Spec, Nf4Spec)
+    for spec in (cls(name="a") for cls in classes):
         options = spec.model_dump(exclude={"name", "method", "serve_as"})
         rows = [row for row in TABLE["vllm"] if row.method == spec.method]
         assert rows
@@ -116,15 +163,26 @@ def test_nothing_is_native_that_no_row_names(
 
 
 def test_every_row_of_the_table_is_reached() -> None:
-    reached = set()
-    for hardware in (AVX2, AVX512, ARM, *(cuda(c) for c in ("7.0", "7.5", "8.0", "9.0"))):
-        for method in ("none", "fp8", "gptq"):
-            for bits in (4, 8):
-                for order in ("static", "group"):
-                    for compute in ("float32", "bfloat16"):
-                        options = {"bits": bits, "act_order": order}
-                        reached.add(lane(method, options, "vllm", hardware, compute).reason)
+    gpus = (cuda(c) for c in ("7.0", "7.5", "8.0", "9.0", "10.0"))
+    hardware = (AVX2, AVX512, AMX, ARM, *gpus)
+    methods = ("none", "fp8", "gptq", "awq", "int8", "nf4")
+    values = {
+        "bits": (4, 8),
+        "act_order": ("static", "group"),
+        "scheme": ("dynamic", "static", "block"),
+        "zero_point": (True, False),
+    }
+    reached, cached = set(), set()
+    for *options, machine, method, compute in itertools.product(
+        *values.values(), hardware, methods, ("float32", "bfloat16")
+    ):
+        named = dict(zip(values, options, strict=True))
+        reached.add(lane(method, named, "vllm", machine, compute).reason)
+        cached.add(lane(method, named | KV, "vllm", machine, compute).reason)
     assert {row.reason for row in TABLE["vllm"]} <= reached
+    refused = {row.reason for row in KV_ROWS if row.lane != "native"}
+    assert refused <= cached
+    assert not any(reason in known for reason in refused for known in reached)
 
 
 def test_cpus_compute_in_float32_and_say_why() -> None:

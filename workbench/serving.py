@@ -181,6 +181,7 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         environment=environment,
         hardware=context.facts.hardware,
         folder=folder,
+        kv_cache=getattr(chosen, "kv_cache", "auto"),
         extra_env=extra,
         progress=events.progress,
     ) as endpoint:

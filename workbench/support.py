@@ -15,42 +15,15 @@ canary still asks each server before anything is measured (`workbench.servers`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from workbench.errors import did_you_mean
-from workbench.records import Checkpoint, Choice, Hardware, Lane, LaneName
+from workbench.records import Checkpoint, Choice, Hardware, Lane
+from workbench.support_rows import AWQ_ROWS, FP8_ROWS, INT8_ROWS, KV_ROWS, NF4_ROWS, Row
 
 _VLLM = "vLLM 0.32 sources"
 _DOCS = "vLLM 0.32 documentation, supported hardware"
 _TORCH_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One statement of the table. The first row that matches counts.
-
-    Attributes:
-        method: the variant's method.
-        options: options that must be equal, such as ``{"bits": 4}``; None of them: any.
-        where: ``cuda``, ``x86``, ``arm`` or ``any``.
-        lane: the answer.
-        reason: one sentence.
-        source: where it comes from.
-        capability: lowest CUDA compute capability (8.9 is Ada) and the first that is too high.
-        isa: vector extensions that must all be there.
-        dtypes: compute dtypes it holds for; empty: any.
-    """
-
-    method: str
-    where: str
-    lane: LaneName
-    reason: str
-    source: str
-    options: tuple[tuple[str, Any], ...] = ()
-    capability: tuple[float, float] = (0.0, 1000.0)
-    isa: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
 
 
 _HALF = ("bfloat16", "float16")
@@ -63,6 +36,7 @@ VLLM_ROWS: tuple[Row, ...] = (
     Row("none", "x86", "native", "an unquantized checkpoint needs no special kernel", "measured"),
     Row("none", "arm", "native", "an unquantized checkpoint needs no special kernel", _DOCS),
     # ---------------------------------------------------------------- fp8 (W8A8)
+    *FP8_ROWS,
     Row(
         "fp8",
         "cuda",
@@ -150,6 +124,9 @@ VLLM_ROWS: tuple[Row, ...] = (
         f"{_VLLM}: CPUWNA16LinearKernel supports 4-bit weights",
         options=(("bits", 8),),
     ),
+    *AWQ_ROWS,
+    *INT8_ROWS,
+    *NF4_ROWS,
     # ---------------------------------------------------------------- Arm
     Row("fp8", "arm", "emulated", "vLLM has no FP8 W8A8 kernel for Arm CPUs", _DOCS),
     Row("gptq", "arm", "emulated", "vLLM has no GPTQ kernel for Arm CPUs", _DOCS),
@@ -157,7 +134,7 @@ VLLM_ROWS: tuple[Row, ...] = (
 
 FAKE_ROWS: tuple[Row, ...] = tuple(
     Row(method, "any", "native", "the fake engine computes nothing", "fake")
-    for method in ("none", "fake", "fp8", "gptq")
+    for method in ("none", "fake", "fp8", "gptq", "awq", "int8", "nf4")
 )
 
 #: engine -> its rows
@@ -187,7 +164,10 @@ def lane(
     chosen = compute_dtype or ("bfloat16" if where == "cuda" else "float32")
     for row in rows:
         if row.method == method and _matches(row, options, where, hardware, chosen):
-            return Lane(name=row.lane, reason=row.reason, source=row.source)
+            found = Lane(name=row.lane, reason=row.reason, source=row.source)
+            if engine == "vllm" and options.get("kv_cache") == "fp8":
+                return _with_fp8_cache(found, method, where, hardware, chosen)
+            return found
     return _unsupported(_why_not(method, engine, where, hardware, rows))
 
 
@@ -229,6 +209,28 @@ def dtype(requested: str, checkpoint: Checkpoint, engine: str, hardware: Hardwar
 
 
 # --------------------------------------------------------------------------- inside
+
+
+def _with_fp8_cache(
+    weights: Lane, method: str, where: str, hardware: Hardware, compute_dtype: str
+) -> Lane:
+    """The lane of a variant that wants an FP8 KV cache too: the worse of weights' and cache's.
+
+    Without a cache in FP8, quantized weights are still measured, on their twin; of a variant that
+    has nothing but the cache nothing would be left to measure.
+    """
+    for row in KV_ROWS:
+        if _matches(row, {}, where, hardware, compute_dtype):
+            if row.lane == "native" or weights.name == "unsupported":
+                return weights
+            if method == "none":
+                return Lane(name="unsupported", reason=row.reason, source=row.source)
+            return Lane(
+                name="emulated",
+                reason=f"{row.reason}; the twin shows the weights alone, no FP8 KV cache",
+                source=row.source,
+            )
+    return _unsupported(f"no statement about an FP8 KV cache on this processor ({hardware.cpu})")
 
 
 def _unsupported(reason: str) -> Lane:

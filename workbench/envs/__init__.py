@@ -49,8 +49,11 @@ class _Row:
 #: Name -> what it is for, what must import, and its size. The CUDA sizes are estimates.
 ENVIRONMENTS: dict[str, _Row] = {
     "quantize": _Row(
-        "llm-compressor: quantizes checkpoints, writes twins, builds the demo checkpoint",
-        ("safetensors", "gguf", "torch", "transformers", "compressed_tensors", "llmcompressor"),
+        "llm-compressor and bitsandbytes: quantize checkpoints, write twins, build the demo one",
+        (
+            *("safetensors", "gguf", "torch", "transformers", "compressed_tensors"),
+            *("bitsandbytes", "llmcompressor"),
+        ),
         1_700_000_000,
         7_000_000_000,
     ),

@@ -1,7 +1,7 @@
-"""Write the dequantized twin of a compressed-tensors checkpoint, in the `quantize` environment.
+"""Write the dequantized twin of a quantized checkpoint, in the `quantize` environment.
 
-Request: ``source`` (the quantized checkpoint), ``out`` (empty folder), ``threads``. Result:
-versions, how many tensors were written and how many of them were dequantized.
+Request: ``source`` (a checkpoint of compressed-tensors or of bitsandbytes), ``out`` (empty folder),
+``threads``. Result: versions, how many tensors were written and how many of them were dequantized.
 
 The twin holds exactly the tensors the unquantized checkpoint has, by name and shape, as plain
 float32. It has the quantized *weights'* quality; a scheme that also quantizes activations is not
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,8 @@ from _job import Job, fail, main, versions
 
 _SHARD_BYTES = 4 << 30
 
-
-#: What compressed-tensors adds beside a weight.
-_ADDED = ("_scale", "_zero_point", "_shape", "_g_idx", "_global_scale")
+#: What compressed-tensors adds beside a weight, or to an attention layer for its KV cache.
+_ADDED = re.compile(r"(weight|input|output|q|k|v)_(scale|zero_point|shape|g_idx|global_scale)$")
 
 
 def expected(folder: Path) -> tuple[dict[str, list[int]], int]:
@@ -47,7 +47,7 @@ def expected(folder: Path) -> tuple[dict[str, list[int]], int]:
                     quantized += 1
                 elif leaf == "weight_scale":
                     quantized += f"{module}.weight" in names
-                elif not (leaf.startswith(("weight_", "input_")) and leaf.endswith(_ADDED)):
+                elif not _ADDED.match(leaf):
                     found[name] = list(shard.get_slice(name).get_shape())
     return found, quantized
 
@@ -78,15 +78,15 @@ def save(tensors: dict[str, Any], out: Path) -> None:
     (out / "model.safetensors.index.json").write_text(json.dumps(document, indent=2), "utf-8")
 
 
-def work(job: Job) -> dict[str, Any]:
-    """Load dequantized, check, write."""
-    request = job.request
-    source, out = Path(request["source"]), Path(request["out"])
-    job.progress(0, 3, "loading the quantized checkpoint")
+def compressed_tensors(source: Path) -> tuple[dict[str, Any], int]:
+    """The float32 tensors of a compressed-tensors checkpoint, and how many were quantized.
+
+    transformers decompresses them; what it loads is checked against the names and shapes in the
+    files.
+    """
     import torch
     from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
-    torch.set_num_threads(request["threads"])
     model = AutoModelForCausalLM.from_pretrained(
         str(source),
         dtype=torch.float32,
@@ -94,10 +94,7 @@ def work(job: Job) -> dict[str, Any]:
         trust_remote_code=False,
         local_files_only=True,
     )
-    job.progress(1, 3, "checking the dequantized tensors")
     shapes, quantized = expected(source)
-    if not quantized:
-        fail("nothing in the checkpoint is quantized", str(source), "serve it as it is")
     state = model.state_dict()
     tensors: dict[str, Any] = {}
     for name, shape in shapes.items():
@@ -110,6 +107,60 @@ def work(job: Job) -> dict[str, Any]:
                 str(source),
                 "quantize the variant again",
             )
+        tensors[name] = tensor
+    return tensors, quantized
+
+
+def bitsandbytes(source: Path) -> tuple[dict[str, Any], int]:
+    """The tensors of a 4-bit bitsandbytes checkpoint, and how many were quantized.
+
+    Each is dequantized by bitsandbytes itself from what lies beside it in the files, in the dtype
+    it has when the checkpoint is served. transformers refuses to save such a model dequantized.
+    """
+    from safetensors import safe_open
+
+    every: dict[str, Any] = {}
+    for path in sorted(source.glob("*.safetensors")):
+        with safe_open(str(path), framework="pt") as shard:
+            every.update({name: shard.get_tensor(name) for name in shard.keys()})  # noqa: SIM118
+    from bitsandbytes.functional import QuantState, dequantize_4bit
+
+    states: dict[str, dict[str, Any]] = {}
+    for name in list(every):
+        stem, dot, leaf = name.partition(".weight.")
+        if dot:
+            states.setdefault(f"{stem}.weight", {})[leaf] = every.pop(name)
+    for name, parts in states.items():
+        if name not in every or not any("bitsandbytes__nf4" in leaf for leaf in parts):
+            fail(
+                f"'{name}' is not a complete NF4 weight: beside it are {', '.join(sorted(parts))}",
+                str(source),
+                "quantize the variant again",
+            )
+        state = QuantState.from_dict(parts, device="cpu")
+        every[name] = dequantize_4bit(every[name], state).reshape(state.shape)
+    return every, len(states)
+
+
+_READERS = {"compressed-tensors": compressed_tensors, "bitsandbytes": bitsandbytes}
+
+
+def work(job: Job) -> dict[str, Any]:
+    """Load dequantized, check, write."""
+    request = job.request
+    source, out = Path(request["source"]), Path(request["out"])
+    job.progress(0, 3, "loading the quantized checkpoint")
+    import torch
+
+    torch.set_num_threads(request["threads"])
+    config = json.loads((source / "config.json").read_text("utf-8"))
+    method = config.pop("quantization_config")["quant_method"]
+    found, quantized = _READERS[method](source)
+    if not quantized:
+        fail("nothing in the checkpoint is quantized", str(source), "serve it as it is")
+    job.progress(1, 3, "checking the dequantized tensors")
+    tensors: dict[str, Any] = {}
+    for name, tensor in found.items():
         tensor = tensor.to(torch.float32)
         if not bool(torch.isfinite(tensor).all()):
             fail(
@@ -121,8 +172,6 @@ def work(job: Job) -> dict[str, Any]:
         tensors[name] = tensor.contiguous()
     job.progress(2, 3, "writing float32 safetensors")
     save(tensors, out)
-    config = json.loads((source / "config.json").read_text("utf-8"))
-    config.pop("quantization_config", None)
     config.pop("torch_dtype", None)
     config["dtype"] = "float32"
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
@@ -130,7 +179,7 @@ def work(job: Job) -> dict[str, Any]:
     return {
         "tensors": len(tensors),
         "dequantized": quantized,
-        "packages": versions("compressed-tensors", "transformers", "torch", "safetensors"),
+        "packages": versions(method, "transformers", "torch", "safetensors"),
     }
 
 

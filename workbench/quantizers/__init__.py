@@ -22,6 +22,9 @@ QUANTIZERS = {
     "none": "workbench.quantizers.llmcompressor:LlmCompressor",
     "fp8": "workbench.quantizers.llmcompressor:LlmCompressor",
     "gptq": "workbench.quantizers.llmcompressor:LlmCompressor",
+    "awq": "workbench.quantizers.llmcompressor:LlmCompressor",
+    "int8": "workbench.quantizers.llmcompressor:LlmCompressor",
+    "nf4": "workbench.quantizers.bitsandbytes:BitsAndBytes",
     "fake": "workbench.quantizers.fake:FakeQuantizer",
 }
 

@@ -72,6 +72,7 @@ def serve(
     environment: Environment | None,
     hardware: Hardware,
     folder: Path,
+    kv_cache: str = "auto",
     canary: Canary | None = None,
     extra_env: Mapping[str, str] | None = None,
     progress: Progress = silent,
@@ -90,6 +91,7 @@ def serve(
         environment: the engine's; None where it runs in the light kernel.
         hardware: of this machine.
         folder: for the log, the lease and `metrics.txt`; created.
+        kv_cache: ``fp8`` where the variant asks for an FP8 KV cache.
         canary: what it must answer; None: the default one.
         extra_env: more environment variables for the process.
         progress: called with the seconds waited, 0, and what the server does.
@@ -109,6 +111,8 @@ def serve(
         port=port,
         python=environment.python if environment else "",
         hardware=hardware,
+        kv_cache=kv_cache,
+        twin=twin_of is not None,
     )
     command = kind.command(launch)
     key = secrets.token_urlsafe(32)

@@ -33,6 +33,8 @@ class Launch:
         port: that is free.
         python: interpreter of the engine's environment.
         hardware: of this machine.
+        kv_cache: ``fp8`` where the variant asks for an FP8 KV cache, else ``auto``.
+        twin: whether `checkpoint` is a dequantized twin, which has no scales of a KV cache.
     """
 
     spec: ServeSpec
@@ -42,6 +44,8 @@ class Launch:
     port: int
     python: str
     hardware: Hardware
+    kv_cache: str = "auto"
+    twin: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from workbench.records import Choice, Environment, Hardware
 from workbench.servers.engine import Command, Launch, LogFacts
 
 _GIB = 1 << 30
-_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 #: What the workbench decides itself. A second value would win silently over the recorded one.
 _RESERVED = {
     "--api-key": "the key is random and never on a command line",
@@ -30,6 +30,7 @@ _RESERVED = {
     "--kv-cache-memory-bytes": "use serve.kv_cache_gib",
     "--gpu-memory-utilization": "use serve.gpu_memory_utilization",
     "--seed": "it is 0",
+    "--kv-cache-dtype": "use 'kv_cache: fp8' of a variant, which calibrates the scales for it",
 }
 _KERNEL = re.compile(r"\bUsing ([A-Za-z0-9]*Kernel[A-Za-z0-9]*)\b|\bSelected (\w*Kernel\w*) for\b")
 _BACKEND = re.compile(r"\bUsing ([A-Z][A-Z0-9_]+) (?:attention )?backend\b")
@@ -95,6 +96,10 @@ class VllmEngine:
                 reason="a cached prefix is computed in other shapes than a fresh one, so an answer "
                 "would depend on what was asked before, and the time to first token too",
             )
+        if launch.kv_cache == "fp8":
+            choices["kv_cache_dtype"] = kv_dtype(launch)
+        if kv_cache_is_fp8(launch):
+            words += ["--kv-cache-dtype", "fp8"]
         if launch.hardware.target == "cpu":
             kv = kv_cache(launch)
             bound, variables = threads(launch.hardware)
@@ -126,12 +131,29 @@ class VllmEngine:
         )
 
 
+def kv_cache_is_fp8(launch: Launch) -> bool:
+    """Whether keys and values are kept in FP8: the variant asks for it and has scales for them."""
+    return launch.kv_cache == "fp8" and not launch.twin
+
+
+def kv_dtype(launch: Launch) -> Choice:
+    """The dtype of a KV cache that a variant wants in FP8, and why it is so or not."""
+    if kv_cache_is_fp8(launch):
+        return Choice(value="fp8", reason="the variant asks for it; its scales were calibrated")
+    return Choice(
+        value=launch.dtype,
+        reason="NOT the FP8 the variant asks for: a dequantized twin is served, which has no "
+        "scales for it, so nothing measured here says anything about an FP8 KV cache",
+    )
+
+
 def kv_cache(launch: Launch) -> Choice:
     """Bytes of KV cache on a CPU: the recipe's, or room for eight full contexts within limits."""
     if launch.spec.kv_cache_gib is not None:
         value = int(launch.spec.kv_cache_gib * _GIB)
         return Choice(value=str(value), reason="serve.kv_cache_gib of the recipe")
-    token = kv_bytes_per_token(launch.checkpoint, launch.dtype)
+    dtype = "fp8" if kv_cache_is_fp8(launch) else launch.dtype
+    token = kv_bytes_per_token(launch.checkpoint, dtype)
     if token is None:
         return Choice(value=str(2 * _GIB), reason="2 GiB: the config does not tell its KV heads")
     wanted = 8 * launch.spec.max_model_len * token

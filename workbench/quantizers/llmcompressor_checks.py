@@ -1,0 +1,216 @@
+"""What llm-compressor cannot do with a checkpoint, said before anything is loaded.
+
+The tables of architectures are llm-compressor's own registries of layer mappings, copied so that a
+recipe is checked without its environment; a test compares them with the installed ones. For an
+architecture it does not know llm-compressor takes the mappings of Llama and says so in its log
+only: where they fit nothing, nothing is smoothed. Here that is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from workbench.errors import RecipeError, did_you_mean
+from workbench.records import Checkpoint
+from workbench.safetensors_header import read_header
+from workbench.variants import AwqSpec, Fp8Spec, GptqSpec, Int8Spec
+
+#: Group sizes that engines have kernels for, the usual one first.
+USUAL_GROUP_SIZES = (128, 64, 32)
+#: FP8 block quantization: rows and columns of one block (DeepSeek-V3's, the only size in vLLM).
+BLOCK = 128
+
+# fmt: off
+#: Architectures AWQ has layer mappings for (llmcompressor 0.14.0.1, AWQ_MAPPING_REGISTRY and
+#: AWQ_DYNAMIC_MAPPING_REGISTRY).
+AWQ_ARCHITECTURES = (
+    "AfmoeForCausalLM", "BloomForCausalLM", "Cohere2ForCausalLM", "Cohere2MoeForCausalLM",
+    "Cohere2VisionForConditionalGeneration", "CohereForCausalLM", "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM", "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM", "GlmMoeDsaForCausalLM", "GraniteForCausalLM",
+    "Llama4ForConditionalGeneration", "LlamaForCausalLM", "Mistral3ForConditionalGeneration",
+    "MistralForCausalLM", "MuseGlimmerForConditionalGeneration", "NanbeigeForCausalLM",
+    "Olmo3ForCausalLM", "OlmoForCausalLM", "Phi3ForCausalLM", "Phi3VForCausalLM",
+    "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2_5OmniModel",
+    "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration", "SeedOssForCausalLM", "Step3p5ForCausalLM",
+)
+#: Architectures SmoothQuant has layer mappings for (llmcompressor 0.14.0.1, MAPPINGS_REGISTRY and
+#: SMOOTHQUANT_DYNAMIC_MAPPING_REGISTRY).
+SMOOTHQUANT_ARCHITECTURES = (
+    "AfmoeForCausalLM", "BloomForCausalLM", "ChatGLMForConditionalGeneration",
+    "Cohere2ForCausalLM", "Cohere2MoeForCausalLM", "Cohere2VisionForConditionalGeneration",
+    "CohereForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
+    "Ernie4_5_MoeForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM",
+    "GlmMoeDsaForCausalLM", "GraniteForCausalLM", "Llama4ForConditionalGeneration",
+    "LlamaForCausalLM", "Mistral3ForConditionalGeneration", "MistralForCausalLM",
+    "MixtralForCausalLM", "NanbeigeForCausalLM", "Phi3ForCausalLM", "Phi3VForCausalLM",
+    "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2_5OmniModel",
+    "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration", "SeedOssForCausalLM", "WhisperForConditionalGeneration",
+)
+# fmt: on
+#: vLLM multiplies these in one product; the rows of all but the last have to fill whole blocks.
+_MERGED = re.compile(r"\.(q_proj|k_proj|gate_proj)\.weight$")
+
+
+def check_source(checkpoint: Checkpoint) -> None:
+    """Refuse a source that is quantized already, or has nothing to quantize.
+
+    Raises:
+        RecipeError: with what to name instead.
+    """
+    if checkpoint.quantization is not None:
+        raise RecipeError(
+            f"the source checkpoint is already quantized ({checkpoint.quantization})",
+            where=checkpoint.path,
+            fix="quantize the original: its model card usually names it as 'base_model'",
+        )
+    if not checkpoint.linear_input_widths:
+        raise RecipeError(
+            "the checkpoint has no linear layer that could be quantized",
+            where=checkpoint.path,
+            fix=f"architecture {checkpoint.architecture} is not one this method fits",
+        )
+
+
+def check_head(name: str, ignore: tuple[str, ...], checkpoint: Checkpoint) -> None:
+    """Refuse to quantize an output layer that shares its weights with the embeddings.
+
+    Raises:
+        RecipeError: with what to add to `ignore`.
+    """
+    if checkpoint.tied_embeddings and not ignores_head(ignore):
+        raise RecipeError(
+            "the output layer shares its weights with the embeddings, and 'ignore' leaves it "
+            "to be quantized",
+            where=f"variants: {name}: ignore",
+            fix="add 'lm_head' to 'ignore'",
+        )
+
+
+def ignores_head(ignore: tuple[str, ...]) -> bool:
+    """Whether the ignore list covers ``lm_head``: by its name, or by a ``re:`` pattern."""
+    return any(
+        re.match(entry.removeprefix("re:"), "lm_head")
+        if entry.startswith("re:")
+        else entry == "lm_head"
+        for entry in ignore
+    )
+
+
+def check_group(variant: GptqSpec | AwqSpec, checkpoint: Checkpoint) -> None:
+    """Refuse a group size that does not divide every layer's input width.
+
+    llm-compressor refuses it too, but after it has loaded the model.
+
+    Raises:
+        RecipeError: with the widths and a group size that works.
+    """
+    size = variant.group_size
+    widths = checkpoint.linear_input_widths
+    bad = [width for width in widths if size != -1 and width % size]
+    if not bad:
+        return
+    works = [s for s in USUAL_GROUP_SIZES if all(width % s == 0 for width in widths)]
+    known = ", ".join(map(str, widths))
+    raise RecipeError(
+        f"group_size {size} does not divide the layer width{'s' if len(bad) > 1 else ''} "
+        f"{', '.join(map(str, bad))} (input widths of the model: {known})",
+        where=f"variants: {variant.name}: group_size",
+        fix=f"use {works[0]}" if works else "use -1, one scale per output channel",
+    )
+
+
+def check_gptq(variant: GptqSpec, checkpoint: Checkpoint) -> None:
+    """Refuse an activation order that llm-compressor no longer has, and bad groups.
+
+    Raises:
+        RecipeError: with the option that works.
+    """
+    if variant.act_order == "group":
+        raise RecipeError(
+            "activation order 'group' is no longer in llm-compressor "
+            "(compressed-tensors 0.19 removed it)",
+            where=f"variants: {variant.name}: act_order",
+            fix="use 'static': the same order during calibration, at no cost when serving",
+        )
+    check_group(variant, checkpoint)
+
+
+def check_awq(variant: AwqSpec, checkpoint: Checkpoint) -> None:
+    """Refuse an architecture without layer mappings, and bad groups.
+
+    Raises:
+        RecipeError: with the architectures there are mappings for.
+    """
+    wanted = variant.mappings or checkpoint.architecture
+    if wanted not in AWQ_ARCHITECTURES:
+        raise RecipeError(
+            f"AWQ has no layer mappings for the architecture '{wanted}'",
+            where=f"variants: {variant.name}: mappings"
+            if variant.mappings
+            else f"{checkpoint.path}/config.json: architectures",
+            fix=f"{did_you_mean(wanted, AWQ_ARCHITECTURES)}name an architecture with the same "
+            f"layers as 'mappings', or use 'gptq', which needs none. Known are "
+            f"{', '.join(AWQ_ARCHITECTURES)}",
+        )
+    check_group(variant, checkpoint)
+
+
+def check_int8(variant: Int8Spec, checkpoint: Checkpoint) -> None:
+    """Refuse SmoothQuant for an architecture it has no layer mappings for.
+
+    Raises:
+        RecipeError: with the architectures there are mappings for.
+    """
+    if variant.smoothing and checkpoint.architecture not in SMOOTHQUANT_ARCHITECTURES:
+        raise RecipeError(
+            f"SmoothQuant has no layer mappings for the architecture '{checkpoint.architecture}'",
+            where=f"variants: {variant.name}: smoothing",
+            fix="set 'smoothing: 0', which leaves it out. Known are "
+            f"{', '.join(SMOOTHQUANT_ARCHITECTURES)}",
+        )
+
+
+def check_fp8(variant: Fp8Spec, checkpoint: Checkpoint) -> None:
+    """Refuse blocks of 128 x 128 for a model whose layers vLLM could not load in them.
+
+    llm-compressor pads the last block and only logs a warning. vLLM scales activations in whole
+    groups of 128 (`per_token_group_quant_fp8` asserts it) and refuses at loading merged layers (q,
+    k, v; gate, up) whose parts before the last do not fill whole blocks
+    (`validate_fp8_block_shape`).
+
+    Raises:
+        RecipeError: with the widths and the scheme that works.
+    """
+    if variant.scheme != "block":
+        return
+    where = f"variants: {variant.name}: scheme"
+    fix = "use 'dynamic', which is data-free too, or 'static'"
+    widths = checkpoint.linear_input_widths
+    if bad := [width for width in widths if width % BLOCK]:
+        raise RecipeError(
+            f"blocks of {BLOCK} x {BLOCK} do not fit the layer width{'s' * (len(bad) > 1)} "
+            f"{', '.join(map(str, bad))} (input widths of the model: "
+            f"{', '.join(map(str, widths))}): llm-compressor would pad the last block, and vLLM "
+            f"scales activations in whole groups of {BLOCK}",
+            where=where,
+            fix=fix,
+        )
+    for shard in sorted(Path(checkpoint.path).glob("*.safetensors")):
+        for name, tensor in read_header(shard).items():
+            if _MERGED.search(name) and tensor.shape[0] % BLOCK:
+                raise RecipeError(
+                    f"blocks of {BLOCK} x {BLOCK} do not fit the {tensor.shape[0]} rows of "
+                    f"'{name}': vLLM merges it with its neighbours and refuses to load it",
+                    where=where,
+                    fix=fix,
+                )
