@@ -512,6 +512,26 @@ def test_the_command_on_a_gpu(tmp_path: Path) -> None:
     assert "VLLM_CPU_OMP_THREADS_BIND" not in command.env
 
 
+def test_an_fp8_kv_cache_is_served_where_its_scales_are(tmp_path: Path) -> None:
+    config = {"hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 30}))
+    asked = replace(launch(tmp_path), kv_cache="fp8")
+    command = VllmEngine().command(asked)
+    assert flag(command.words, "--kv-cache-dtype") == "fp8"
+    assert command.choices["kv_cache_dtype"].value == "fp8"
+    # A byte for each key and value, instead of four.
+    assert "11520 bytes a token" in command.choices["kv_cache_bytes"].reason
+    plain = VllmEngine().command(launch(tmp_path))
+    assert "--kv-cache-dtype" not in plain.words and "kv_cache_dtype" not in plain.choices
+    assert "46080 bytes a token" in plain.choices["kv_cache_bytes"].reason
+    # A twin has no scales: nothing may look as if an FP8 cache had been measured.
+    twin = VllmEngine().command(replace(asked, twin=True))
+    assert "--kv-cache-dtype" not in twin.words
+    assert twin.choices["kv_cache_dtype"].value == "float32"
+    assert "NOT the FP8" in twin.choices["kv_cache_dtype"].reason
+    assert "46080 bytes a token" in twin.choices["kv_cache_bytes"].reason
+
+
 def test_many_cores_are_bound_by_vllm(tmp_path: Path) -> None:
     many = CPU.model_copy(update={"cores": 64})
     command = VllmEngine().command(launch(tmp_path, many))
@@ -525,7 +545,9 @@ def test_the_recipe_may_turn_prefix_caching_on(tmp_path: Path) -> None:
     assert "prefix_caching" not in command.choices
 
 
-@pytest.mark.parametrize("argument", ["--api-key", "--api-key=x", "--port", "--model", "--dtype"])
+@pytest.mark.parametrize(
+    "argument", ["--api-key", "--api-key=x", "--port", "--model", "--dtype", "--kv-cache-dtype"]
+)
 def test_the_recipe_may_not_set_what_the_workbench_decides(tmp_path: Path, argument: str) -> None:
     with pytest.raises(RecipeError, match="may not set") as failure:
         VllmEngine().command(launch(tmp_path, args=(argument, "x")))
