@@ -15,6 +15,7 @@ from workbench.envs import ENVIRONMENTS
 from workbench.errors import CheckpointError, JobFailure, RecipeError
 from workbench.progress import silent
 from workbench.quantizers import QUANTIZERS, Task, quantizer
+from workbench.quantizers.cores import threads
 from workbench.quantizers.llmcompressor import LlmCompressor
 from workbench.quantizers.llmcompressor_checks import ignores_head
 from workbench.quantizers.twin import dequantize, missing
@@ -279,6 +280,14 @@ def test_a_twin_says_what_it_does_not_show(config: dict[str, Any], said: list[st
     clauses = missing(config)
     assert len(clauses) == len(said)
     assert all(word in clause for word, clause in zip(said, clauses, strict=True))
+
+
+def test_threads_sleep_while_they_wait_where_cores_are_few() -> None:
+    few, variables = threads(2)
+    assert variables == {"OMP_WAIT_POLICY": "PASSIVE"}
+    assert few.value == "2, passive wait" and "221 s" in few.reason
+    many, variables = threads(64)
+    assert (many.value, variables) == ("64", {})
 
 
 # --------------------------------------------------------------------------- fake

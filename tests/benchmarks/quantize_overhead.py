@@ -26,7 +26,7 @@ import yaml
 
 from workbench import envs
 from workbench.hardware import detect
-from workbench.quantizers.llmcompressor import available_cores
+from workbench.quantizers.cores import available_cores
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "results" / "checkpoints" / "SmolLM2-135M-Instruct"

@@ -11,7 +11,7 @@ from pathlib import Path
 from workbench.checkpoint import copy_companions
 from workbench.jobs import run_job
 from workbench.quantizers import QuantizeOutcome, Task
-from workbench.quantizers.llmcompressor import available_cores
+from workbench.quantizers.cores import available_cores, threads
 from workbench.quantizers.llmcompressor_checks import check_head, check_source
 from workbench.records import Checkpoint, Choice, Hardware
 from workbench.spec import CalibrationSpec
@@ -66,11 +66,15 @@ class BitsAndBytes:
         source = Path(task.checkpoint.path)
         with disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
+        cores = available_cores()
+        bound, environment = threads(cores)
         request = {
             "source": str(source.resolve()),
             "out": str(out.resolve()),
-            "options": variant.model_dump(mode="json", exclude={"name", "method", "serve_as"}),
-            "threads": available_cores(),
+            "options": variant.model_dump(
+                mode="json", exclude={"name", "method", "serve_as", "repeat"}
+            ),
+            "threads": cores,
         }
         job = run_job(
             task.pythons["quantize"],
@@ -81,6 +85,7 @@ class BitsAndBytes:
             timeout=TIMEOUT_SECONDS,
             progress=task.progress,
             name=f"quantize {variant.name} (nf4)",
+            env=environment,
         )
         with disk_errors(out):
             copy_companions(source, out)
@@ -104,6 +109,7 @@ class BitsAndBytes:
                 if job.value["device"].startswith("cuda")
                 else "no CUDA device",
             ),
+            "threads": bound,
         }
         return QuantizeOutcome(
             choices=choices,

@@ -6,13 +6,13 @@ checks in the light kernel; the work is `inside/quantize_llmcompressor.py`.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from workbench.checkpoint import copy_companions
 from workbench.jobs import run_job
 from workbench.quantizers import QuantizeOutcome, Task
+from workbench.quantizers.cores import available_cores, threads
 from workbench.quantizers.llmcompressor_checks import (
     check_awq,
     check_fp8,
@@ -80,14 +80,18 @@ class LlmCompressor:
         source = Path(task.checkpoint.path)
         with disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
+        cores = available_cores()
+        bound, environment = threads(cores)
         request: dict[str, Any] = {
             "source": str(source.resolve()),
             "out": str(out.resolve()),
             "method": variant.method,
-            "options": variant.model_dump(mode="json", exclude={"name", "method", "serve_as"}),
+            "options": variant.model_dump(
+                mode="json", exclude={"name", "method", "serve_as", "repeat"}
+            ),
             "tokens": None,
             "max_tokens": 0,
-            "threads": available_cores(),
+            "threads": cores,
         }
         if variant.calibrates:
             request["tokens"] = str(task.tokens)
@@ -101,6 +105,7 @@ class LlmCompressor:
             timeout=TIMEOUT_SECONDS,
             progress=task.progress,
             name=f"quantize {variant.name} ({variant.method})",
+            env=environment,
         )
         with disk_errors(out):
             copy_companions(source, out)
@@ -109,16 +114,11 @@ class LlmCompressor:
         if calibration is not None:
             write_record(out / "calibration.json", calibration)
         return QuantizeOutcome(
-            choices=_choices(variant, job.value, calibration, task.checkpoint),
+            choices=_choices(variant, job.value, calibration, task.checkpoint) | {"threads": bound},
             packages=job.value["packages"],
             seconds=job.seconds,
             peak_memory_bytes=job.peak_memory_bytes,
         )
-
-
-def available_cores() -> int:
-    """Cores this process may use, as the scheduler sees it."""
-    return len(os.sched_getaffinity(0))
 
 
 def _choices(

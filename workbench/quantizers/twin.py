@@ -17,7 +17,7 @@ from workbench.errors import CheckpointError
 from workbench.jobs import run_job
 from workbench.progress import Progress
 from workbench.quantizers import QuantizeOutcome
-from workbench.quantizers.llmcompressor import available_cores
+from workbench.quantizers.cores import available_cores, threads
 from workbench.records import Choice
 from workbench.store import disk_errors
 
@@ -53,10 +53,11 @@ def dequantize(
         )
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
+    cores = available_cores()
     request = {
         "source": str(source.resolve()),
         "out": str(out.resolve()),
-        "threads": available_cores(),
+        "threads": cores,
     }
     job = run_job(
         python,
@@ -67,6 +68,7 @@ def dequantize(
         timeout=TIMEOUT_SECONDS,
         progress=progress,
         name=f"dequantize {source.name}",
+        env=threads(cores)[1],
     )
     with disk_errors(out):
         copy_companions(source, out)
