@@ -48,21 +48,43 @@ class _Row:
     build: Build | None = None
 
 
-#: Only what `llama_model_quantize` needs: no backend, as quantizing computes on none; no multimodal
-#: library, no server, no tools. Its quantizing code (C, in ggml-base) keeps its own -O3 and gets no
-#: -march, so two processors write the same bytes; the C++ around it computes nothing and compiles
-#: twice as fast with -O1. 80 s of processor time instead of ten minutes.
+#: llama-cpp-python's own build takes ten minutes on two cores, nearly all of it for what quantizing
+#: does not use. So llama.cpp's project is built by itself, its one library `llama`, into the place
+#: where the Python package looks for it: no backend (quantizing computes on none), no common,
+#: multimodal, server or tool code. 90 s of processor time. The quantizing code (C, in ggml-base)
+#: keeps its own -O3 and gets no -march, so that two processors write the same bytes; the C++ around
+#: it computes nothing.
 _LLAMA_CPP = Build(
     what="llama.cpp",
-    minutes=2,
+    minutes=1,
     variables={
-        "CMAKE_ARGS": "-DLLAVA_BUILD=OFF -DGGML_CPU=OFF -DGGML_NATIVE=OFF -DGGML_OPENMP=OFF "
-        "-DGGML_CCACHE=OFF -DLLAMA_OPENSSL=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1",
+        "SKBUILD_CMAKE_SOURCE_DIR": "vendor/llama.cpp",
         "SKBUILD_BUILD_TARGETS": "llama",
         "SKBUILD_NINJA_MAKE_FALLBACK": "false",
+        "CMAKE_ARGS": " ".join(
+            f"-D{option}"
+            for option in (
+                "BUILD_SHARED_LIBS=ON",
+                "LLAMA_BUILD_COMMON=OFF",
+                "LLAMA_BUILD_TESTS=OFF",
+                "LLAMA_BUILD_TOOLS=OFF",
+                "LLAMA_BUILD_EXAMPLES=OFF",
+                "LLAMA_BUILD_SERVER=OFF",
+                "LLAMA_BUILD_APP=OFF",
+                "LLAMA_OPENSSL=OFF",
+                "GGML_CPU=OFF",
+                "GGML_NATIVE=OFF",
+                "GGML_OPENMP=OFF",
+                "GGML_CCACHE=OFF",
+                "CMAKE_CXX_FLAGS_RELEASE=-O1",
+                "CMAKE_INSTALL_LIBDIR=llama_cpp/lib",
+                "CMAKE_INSTALL_INCLUDEDIR=llama_cpp/include",
+                "CMAKE_INSTALL_BINDIR=llama_cpp/bin",
+                "CMAKE_INSTALL_RPATH=$ORIGIN",
+            )
+        ),
     },
 )
-
 
 #: Name -> what it is for, what must import, and its size. The CUDA sizes are estimates.
 ENVIRONMENTS: dict[str, _Row] = {
@@ -81,8 +103,8 @@ ENVIRONMENTS: dict[str, _Row] = {
     "gguf": _Row(
         "llama.cpp's quantizer (llama-cpp-python): makes GGUF files",
         ("safetensors", "llama_cpp"),
-        220_000_000,
-        220_000_000,
+        120_000_000,
+        120_000_000,
         _LLAMA_CPP,
     ),
     "llamacpp": _Row(

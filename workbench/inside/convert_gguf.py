@@ -106,6 +106,7 @@ def work(job: Job) -> dict[str, Any]:
         total = sum(tensor.nbytes for shard in writer.tensors for tensor in shard.values())
         with following(job, out, total):
             writer.write_tensors_to_file(progress=False)
+        job.progress(total, total, f"{total >> 20} MiB converted")
         pre = writer.kv_data[0].get("tokenizer.ggml.pre")
         count = sum(len(shard) for shard in writer.tensors)
         writer.close()

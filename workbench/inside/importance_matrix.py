@@ -113,6 +113,7 @@ def work(job: Job) -> dict[str, Any]:
             # Without the head: its inputs are not wanted, and it is the largest product.
             model.base_model(torch.tensor([row], device=model.device), use_cache=False)
             collector.forget()
+    job.progress(len(rows), len(rows), f"importance matrix of {len(rows)} samples")
     name_of = tensor_names(source, int(model.config.get_text_config().num_hidden_layers))
     means: dict[str, Any] = {}
     unnamed: list[str] = []

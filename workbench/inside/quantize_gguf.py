@@ -93,6 +93,8 @@ def work(job: Job) -> dict[str, Any]:
             request["source"],
             "the log has its own words",
         )
+    count = len(log.types)
+    job.progress(count, count, f"{count} tensors written")
     return {
         "types": log.types,
         "fallbacks": log.fallbacks,

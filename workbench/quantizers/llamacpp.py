@@ -8,11 +8,15 @@ of the sealed calibration set (`inside/importance_matrix.py`) where the variant 
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from workbench.checkpoint import copy_companions, layer_widths
+from workbench.digest import content_id, sha256_file
 from workbench.errors import CheckpointError, RecipeError, did_you_mean
 from workbench.jobs import JobResult, run_job
 from workbench.quantizers import QuantizeOutcome, Task
@@ -20,10 +24,12 @@ from workbench.quantizers.gguf_architectures import ARCHITECTURES
 from workbench.quantizers.llmcompressor import available_cores
 from workbench.records import Calibration, Checkpoint, Choice, Hardware
 from workbench.spec import CalibrationSpec
-from workbench.store import disk_errors, write_record
+from workbench.store import disk_errors, write_atomic, write_record
 from workbench.variants import GGUF_PLAIN, GgufSpec
 
 _INSIDE = Path(__file__).parents[1] / "inside"
+#: Raised by hand when `inside/importance_matrix.py` measures something else.
+_IMATRIX_VERSION = 1
 TIMEOUT_SECONDS = 24 * 3600.0
 
 #: safetensors dtype -> GGUF type that holds it without loss.
@@ -214,28 +220,17 @@ def _quantize(task: Task, source: Path) -> QuantizeOutcome:
     strings = {"workbench.source.weights": task.checkpoint.weights_digest}
     numbers: dict[str, int] = {}
     matrix, measured = None, None
+    jobs: list[JobResult] = []
     if variant.calibrates:
-        tokens = task.tokens
-        matrix = task.folder / "imatrix.safetensors"
-        task.folder.mkdir(parents=True, exist_ok=True)
-        measured = _run(
-            task,
-            "quantize",
-            "importance_matrix.py",
-            {
-                "source": str(source.resolve()),
-                "tokens": str(tokens),
-                "out": str(matrix.resolve()),
-            },
-        )
+        matrix, measured, jobs = _importance(task, source, converted[0].parents[1] / "imatrix")
         assert task.calibration is not None  # task.tokens has raised otherwise
         strings |= {
             "workbench.calibration.seal": task.calibration.seal,
-            "quantize.imatrix.file": matrix.name,
+            "quantize.imatrix.file": "imatrix.safetensors",
             "quantize.imatrix.dataset": f"sealed set {task.calibration.seal}",
         }
         numbers = {
-            "quantize.imatrix.entries_count": measured.value["entries"],
+            "quantize.imatrix.entries_count": measured["entries"],
             # One sample is what llama-imatrix calls a chunk: what is run at once.
             "quantize.imatrix.chunks_count": len(task.calibration.rows),
         }
@@ -252,18 +247,59 @@ def _quantize(task: Task, source: Path) -> QuantizeOutcome:
             "numbers": numbers,
         },
     )
-    if matrix is not None:
-        matrix.unlink(missing_ok=True)
-    jobs = [job] if measured is None else [measured, job]
+    jobs.append(job)
     peaks = [j.peak_memory_bytes for j in jobs if j.peak_memory_bytes]
+    packages = {**(measured or {}).get("packages", {}), **job.value["packages"]}
     return QuantizeOutcome(
-        choices=_choices(
-            variant, job.value, measured.value if measured else None, task.calibration
-        ),
-        packages={name: v for j in jobs for name, v in j.value["packages"].items()},
+        choices=_choices(variant, job.value, measured, task.calibration),
+        packages=packages,
         seconds=sum(j.seconds for j in jobs),
         peak_memory_bytes=max(peaks, default=None),
     )
+
+
+def _importance(
+    task: Task, source: Path, folder: Path
+) -> tuple[Path, dict[str, Any], list[JobResult]]:
+    """The importance matrix of the sealed set: measured once, kept beside the converted GGUF.
+
+    Every type of a recipe is weighed by the same one. What is kept is used again only while its
+    bytes are the ones that were measured.
+
+    Returns:
+        The file, what the job reported, and the job, where there was one.
+    """
+    tokens = task.tokens
+    assert task.calibration is not None
+    identity = {
+        "version": _IMATRIX_VERSION,
+        "seal": task.calibration.seal,
+        "weights": task.checkpoint.weights_digest,
+        # Its folder is named by its lock's digest.
+        "environment": Path(task.pythons["quantize"]).parents[1].name,
+    }
+    key = content_id(identity)[:32]
+    matrix, note = folder / f"{key}.safetensors", folder / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(note.read_text("utf-8"))
+        if kept["sha256"] == sha256_file(matrix):
+            return matrix, {**kept["value"], "kept": True}, []
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{key}.{os.getpid()}.partial"
+    request = {
+        "source": str(source.resolve()),
+        "tokens": str(tokens),
+        "out": str(partial.resolve()),
+    }
+    try:
+        job = _run(task, "quantize", "importance_matrix.py", request)
+        digest = sha256_file(partial)
+        partial.replace(matrix)
+    finally:
+        partial.unlink(missing_ok=True)
+    write_atomic(note, json.dumps({"sha256": digest, "value": job.value}).encode())
+    return matrix, job.value, [job]
 
 
 def _choices(
@@ -311,6 +347,8 @@ def _imatrix_choice(
         f"{measured['entries']} tensors, {len(calibration.rows)} samples, "
         f"{measured['tokens']} tokens, in {measured['dtype']} on {measured['device']}"
     )
+    if measured.get("kept"):
+        value += "; measured before, for another type"
     if missing:
         value += f"; {len(missing)} quantized tensors have no entry, {missing[0]} first"
     return Choice(
