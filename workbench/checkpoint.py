@@ -289,13 +289,22 @@ def _packed_bits(quantization: Any) -> int:
     return 32
 
 
-def _widths(tensors: dict[str, Tensor]) -> set[int]:
-    """Distinct input widths of linear layers: the second dimension of their weights."""
-    return {
+def layer_widths(path: Path) -> dict[int, int]:
+    """Input width -> how many linear layers have it, embeddings and output layer left out.
+
+    Raises:
+        CheckpointError: a shard is missing or damaged.
+    """
+    return dict(_widths(_tensors(path)))
+
+
+def _widths(tensors: dict[str, Tensor]) -> Counter[int]:
+    """Input widths of linear layers: the second dimension of their weights."""
+    return Counter(
         tensor.shape[1]
         for name, tensor in tensors.items()
         if name.endswith(".weight") and len(tensor.shape) == 2 and not _NOT_LINEAR.search(name)
-    }
+    )
 
 
 def _architecture(config: dict[str, Any], path: Path) -> str:

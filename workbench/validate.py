@@ -15,7 +15,7 @@ from workbench.calibration import read_source
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.plan import serving_dtype, variant_lane
-from workbench.quantizers import quantizer
+from workbench.quantizers import notes, quantizer
 from workbench.recipe import load_lock
 
 _GIB = 2**30
@@ -98,10 +98,11 @@ def _checkpoint(context: Context) -> list[Finding]:
 
 def _variants(context: Context) -> list[Finding]:
     recipe, facts = context.loaded.recipe, context.facts
-    findings = []
+    findings: list[Finding] = []
     for variant in recipe.all_variants:
         if variant.name != BASELINE:
             quantizer(variant.method).check(variant, facts.checkpoint, facts.hardware)
+            findings += [Finding("warn", note) for note in notes(variant, facts.checkpoint)]
         lane = variant_lane(context.loaded, variant, facts)
         if lane.name == "unsupported":
             raise RecipeError(
@@ -193,6 +194,8 @@ def _disk(context: Context) -> list[Finding]:
     missing = [
         name for name in context.environments() if not envs.is_ready(name, facts.hardware.target)
     ]
+    for name in missing:
+        envs.check_buildable(name, facts.hardware.target)
     if missing:
         size = sum(envs.approximate_bytes(name, facts.hardware.target) for name in missing)
         findings.append(_room(envs.root(), size, f"environments {', '.join(missing)}"))

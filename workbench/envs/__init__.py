@@ -16,7 +16,7 @@ from pathlib import Path
 
 from workbench.envs import build
 from workbench.envs.build import State
-from workbench.envs.install import EnvironmentSpec, Target
+from workbench.envs.install import Build, EnvironmentSpec, Target, need_compilers
 from workbench.errors import RecipeError, did_you_mean
 from workbench.progress import Progress, silent
 from workbench.records import Environment
@@ -27,6 +27,7 @@ __all__ = [
     "EnvironmentSpec",
     "Listed",
     "approximate_bytes",
+    "check_buildable",
     "ensure",
     "is_ready",
     "leftovers",
@@ -44,7 +45,46 @@ class _Row:
     imports: tuple[str, ...]
     cpu_bytes: int
     cuda_bytes: int
+    build: Build | None = None
 
+
+#: llama-cpp-python's own build takes ten minutes on two cores, nearly all of it for what quantizing
+#: does not use. So llama.cpp's project is built by itself, its one library `llama`, into the place
+#: where the Python package looks for it: no backend (quantizing computes on none), no common,
+#: multimodal, server or tool code. 90 s of processor time. The quantizing code (C, in ggml-base)
+#: keeps its own -O3 and gets no -march, so that two processors write the same bytes; the C++ around
+#: it computes nothing.
+_LLAMA_CPP = Build(
+    what="llama.cpp",
+    minutes=1,
+    variables={
+        "SKBUILD_CMAKE_SOURCE_DIR": "vendor/llama.cpp",
+        "SKBUILD_BUILD_TARGETS": "llama",
+        "SKBUILD_NINJA_MAKE_FALLBACK": "false",
+        "CMAKE_ARGS": " ".join(
+            f"-D{option}"
+            for option in (
+                "BUILD_SHARED_LIBS=ON",
+                "LLAMA_BUILD_COMMON=OFF",
+                "LLAMA_BUILD_TESTS=OFF",
+                "LLAMA_BUILD_TOOLS=OFF",
+                "LLAMA_BUILD_EXAMPLES=OFF",
+                "LLAMA_BUILD_SERVER=OFF",
+                "LLAMA_BUILD_APP=OFF",
+                "LLAMA_OPENSSL=OFF",
+                "GGML_CPU=OFF",
+                "GGML_NATIVE=OFF",
+                "GGML_OPENMP=OFF",
+                "GGML_CCACHE=OFF",
+                "CMAKE_CXX_FLAGS_RELEASE=-O1",
+                "CMAKE_INSTALL_LIBDIR=llama_cpp/lib",
+                "CMAKE_INSTALL_INCLUDEDIR=llama_cpp/include",
+                "CMAKE_INSTALL_BINDIR=llama_cpp/bin",
+                "CMAKE_INSTALL_RPATH=$ORIGIN",
+            )
+        ),
+    },
+)
 
 #: Name -> what it is for, what must import, and its size. The CUDA sizes are estimates.
 ENVIRONMENTS: dict[str, _Row] = {
@@ -62,6 +102,13 @@ ENVIRONMENTS: dict[str, _Row] = {
         ("torch", "transformers", "vllm", "vllm.entrypoints.openai.api_server"),
         3_600_000_000,
         12_000_000_000,
+    ),
+    "gguf": _Row(
+        "llama.cpp's quantizer (llama-cpp-python): makes GGUF files",
+        ("safetensors", "llama_cpp"),
+        120_000_000,
+        120_000_000,
+        _LLAMA_CPP,
     ),
     "llamacpp": _Row(
         "llama.cpp: the reference the demo checkpoint's tokenizer is compared with",
@@ -117,6 +164,7 @@ def spec(name: str, target: Target) -> EnvironmentSpec:
         imports=row.imports,
         requirements=Path(__file__).with_name(f"{name}-{target}.txt"),
         approximate_bytes=row.cpu_bytes if target == "cpu" else row.cuda_bytes,
+        build=row.build,
     )
 
 
@@ -128,6 +176,15 @@ def lock_digest(name: str, target: Target) -> str:
 def approximate_bytes(name: str, target: Target) -> int:
     """About how many bytes the environment takes on disk."""
     return spec(name, target).approximate_bytes
+
+
+def check_buildable(name: str, target: Target) -> None:
+    """Refuse, before anything starts, an environment that must be compiled and cannot be here.
+
+    Raises:
+        EnvironmentFailure: it needs a compiler that is not there.
+    """
+    need_compilers(spec(name, target))
 
 
 def is_ready(name: str, target: Target) -> bool:
@@ -163,10 +220,11 @@ def leftovers(target: Target) -> list[Path]:
     """Environments of older locks or other Pythons in the folder: nothing here uses them."""
     current = {spec(name, target).folder(root()).name for name in ENVIRONMENTS}
     names = "|".join(map(re.escape, ENVIRONMENTS))
-    ours = re.compile(rf"({names})-{target}-[0-9a-f]{{12}}")
+    ours = re.compile(rf"\.?(({names})-{target}-[0-9a-f]{{12}})(\.pip-cache)?")
     if not root().is_dir():
         return []
-    return sorted(p for p in root().iterdir() if ours.fullmatch(p.name) and p.name not in current)
+    found = ((path, ours.fullmatch(path.name)) for path in root().iterdir() if path.is_dir())
+    return sorted(path for path, name in found if name and name[1] not in current)
 
 
 def tree_bytes(folder: Path) -> int:

@@ -25,6 +25,7 @@ from workbench.envs.install import (
     EnvironmentSpec,
     cpu_torch_hint,
     interpreter,
+    need_compilers,
     pip_install,
     python_version,
 )
@@ -159,6 +160,7 @@ def _sole_creator(folder: Path, progress: Progress) -> Iterator[int]:
 def _create(spec: EnvironmentSpec, root: Path, progress: Progress, held: int) -> Environment:
     folder = spec.folder(root)
     begun = time.monotonic()
+    need_compilers(spec)
     if folder.exists():
         progress(0, 0, f"removing a half-made {spec.name} environment")
         (folder / COMPLETE).unlink(missing_ok=True)

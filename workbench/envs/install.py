@@ -7,9 +7,12 @@ faster but does not read pip's configuration, so it is not used.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,6 +30,8 @@ CREATE_SECONDS = 2 * 3600.0
 _POLL_SECONDS = 0.3
 #: A package from an index, or one that lies on a disk the user's configuration names.
 _COLLECTING = re.compile(r"^(?:Collecting|Processing) (?:\S*/)?(\S+)")
+#: The wheel's own build; "Preparing metadata" before it is a matter of seconds.
+_BUILDING = re.compile(r"^\s*Building wheel for .*: (started|finished)")
 _USELESS = re.compile(
     r"^(WARNING|DEPRECATION|Looking in|\[notice\]|Collecting|Processing|Downloading|Using)"
 )
@@ -43,6 +48,21 @@ def python_version() -> str:
 
 
 @dataclass(frozen=True)
+class Build:
+    """How the one package of an environment that has no prebuilt wheel is compiled.
+
+    Attributes:
+        what: what is compiled, e.g. ``"llama.cpp"``.
+        minutes: about how long that takes on two cores.
+        variables: read by its build; part of the lock's digest.
+    """
+
+    what: str
+    minutes: int
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class EnvironmentSpec:
     """What one environment is.
 
@@ -53,6 +73,7 @@ class EnvironmentSpec:
         imports: modules that must import, the cheap ones first.
         requirements: the lock.
         approximate_bytes: size on disk once installed.
+        build: how one of its packages is compiled; None where all are wheels.
     """
 
     name: str
@@ -61,6 +82,7 @@ class EnvironmentSpec:
     imports: tuple[str, ...]
     requirements: Path
     approximate_bytes: int
+    build: Build | None = None
 
     def lock(self) -> Lock:
         """The lock, read.
@@ -68,7 +90,9 @@ class EnvironmentSpec:
         Raises:
             EnvironmentFailure: it is not a complete lock.
         """
-        return read_lock(self.requirements, python_version())
+        return read_lock(
+            self.requirements, python_version(), self.build.variables if self.build else None
+        )
 
     def folder(self, root: Path) -> Path:
         """Where it is installed: a changed lock is another folder."""
@@ -78,6 +102,35 @@ class EnvironmentSpec:
 def interpreter(folder: Path) -> Path:
     """The interpreter of a virtual environment."""
     return folder / "bin" / "python"
+
+
+def need_compilers(spec: EnvironmentSpec) -> None:
+    """Refuse, before anything is fetched, to compile without a C and a C++ compiler.
+
+    cmake and ninja need not be there: the build fetches both with pip where they are missing.
+
+    Raises:
+        EnvironmentFailure: a compiler is missing, with the packages that bring it.
+    """
+    if spec.build is None:
+        return
+    missing = [
+        language
+        for language, variable, names in (
+            ("C", "CC", ("cc", "gcc", "clang")),
+            ("C++", "CXX", ("c++", "g++", "clang++")),
+        )
+        # CC may hold flags behind the program's name.
+        if not any(map(shutil.which, [*os.environ.get(variable, "").split()[:1], *names]))
+    ]
+    if missing:
+        raise EnvironmentFailure(
+            f"environment '{spec.name}' compiles {spec.build.what}, and there is no "
+            f"{' and no '.join(missing)} compiler",
+            where=f"PATH={os.environ.get('PATH', '')}",
+            fix="install one (on Debian and Ubuntu: the package build-essential; on Fedora: gcc "
+            "and gcc-c++), or name it in CC and CXX",
+        )
 
 
 def pip_install(spec: EnvironmentSpec, folder: Path, progress: Progress, held: int) -> None:
@@ -99,7 +152,13 @@ def pip_install(spec: EnvironmentSpec, folder: Path, progress: Progress, held: i
         *("-m", "pip", "install", "--no-input", "--no-user", "--progress-bar", "off"),
         *("--disable-pip-version-check", "--no-deps", "-r", str(spec.requirements)),
     ]
-    env = job_environment(python=interpreter(folder))
+    variables: Mapping[str, str] = {}
+    if spec.build is not None:
+        variables = spec.build.variables
+        # pip's cache knows a built wheel by its source alone, not by what it was built with: in the
+        # user's own cache this one would be taken for a complete build by another project.
+        command += ["--cache-dir", str(folder.parent / f".{folder.name}.pip-cache")]
+    env = job_environment(variables, python=interpreter(folder))
     watch = _PipProgress(spec, folder, log, progress)
     begun = time.monotonic()
     with Guarded.start(command, env=env, log=log, keep_open=[held]) as process:
@@ -126,6 +185,8 @@ class _PipProgress:
         self.rest = b""
         self.collected = 0
         self.installing = False
+        self.build = spec.build
+        self.building: float | None = None
 
     def look(self) -> None:
         with self.log.open("rb") as file:
@@ -139,7 +200,17 @@ class _PipProgress:
                 self.collected = min(self.collected + 1, self.pins)
                 what = f"{self.name}: fetching {match[1]}"
                 self.progress(self.collected - 1, 2 * self.pins, what)
+            if match := _BUILDING.match(text):
+                self.building = time.monotonic() if match[1] == "started" else None
             self.installing |= text.startswith("Installing collected packages")
+        if self.build and self.building is not None:
+            # pip is silent while a compiler works; the seconds show that something goes on.
+            spent = time.monotonic() - self.building
+            what = (
+                f"{self.name}: compiling {self.build.what}, about {self.build.minutes} min on two "
+                f"cores, {spent // 60:.0f}:{spent % 60:02.0f} so far"
+            )
+            self.progress(self.pins, 2 * self.pins, what)
         if self.installing:
             done = min(
                 len(list(self.folder.glob("lib/python*/site-packages/*.dist-info"))), self.pins
@@ -172,6 +243,11 @@ def pip_failure(spec: EnvironmentSpec, log: Path, code: int) -> MachineError:
         fix = (
             "check the network, and the proxy, certificate and index of your pip configuration "
             "(`pip config list`), then run the same command again"
+        )
+    elif spec.build and "Failed building wheel" in text:
+        fix = (
+            f"{spec.build.what} did not compile: the log has the compiler's own words. It needs a "
+            "C and a C++17 compiler (GCC 9 or Clang 10 and newer) and about 2 GB of memory a core"
         )
     message = "".join(f"\n    {line}" for line in quoted)
     return EnvironmentFailure(

