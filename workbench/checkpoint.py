@@ -32,7 +32,8 @@ TOKENIZER_FILES = (
 COMPANIONS = (
     *TOKENIZER_FILES,
     *("chat_template.jinja", "chat_template.json", "generation_config.json"),
-    *("preprocessor_config.json", "processor_config.json", "LICENSE", "LICENSE.txt"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+    *("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
 
 #: Smaller files are hashed every time.
@@ -60,7 +61,7 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
             fix="check 'model: path' in the recipe (for the demo checkpoint: workbench demo)",
         )
     config = read_config(path)
-    tensors = _tensors(path)
+    tensors = read_tensors(path)
     if not (path / "tokenizer.json").is_file():
         raise CheckpointError(
             "the checkpoint has no tokenizer (tokenizer.json)",
@@ -72,7 +73,6 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
     merged = {**config, **(text or {})}
     template = read_template(path)
     files = digests(path, cache)
-    shards = {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.bytes
@@ -92,7 +92,7 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
         ),
         quantization=_quant_method(quantization),
         licence=_licence(path),
-        weights_digest=content_id(shards),
+        weights_digest=weights_digest(files),
         tokenizer_digest=tokenizer_digest(files),
         template_digest=None if template is None else sha256_text(template),
         files=files,
@@ -115,15 +115,16 @@ class Weights:
 
 
 def weigh(path: Path, cache: Path | None = None) -> Weights:
-    """Weigh a produced checkpoint: safetensors with their config, or GGUF files.
+    """Weigh a produced checkpoint: safetensors, or GGUF files. What else is there is not judged.
 
     Raises:
         CheckpointError: it has neither, or what it has is damaged.
     """
     ggufs = sorted(path.glob("*.gguf"))
     if not ggufs:
-        found = inspect(path, cache)
-        return Weights(found.weight_bytes, found.weights_digest, found.files)
+        size = sum(tensor.bytes for tensor in read_tensors(path).values())
+        files = digests(path, cache)
+        return Weights(size, weights_digest(files), files)
     files = digests(path, cache)
     return Weights(
         weight_bytes=sum(file.stat().st_size for file in ggufs),
@@ -144,7 +145,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if any(path.glob("*.gguf")):
             fix = "a GGUF file is not a source checkpoint: name the folder it was converted from"
         raise CheckpointError("the checkpoint has no config.json", where=str(path), fix=fix)
-    return _json_object(file)
+    return json_object(file)
 
 
 def read_template(path: Path) -> str | None:
@@ -158,7 +159,7 @@ def read_template(path: Path) -> str | None:
     if file.is_file():
         return file.read_text("utf-8")
     file = path / "tokenizer_config.json"
-    found = _json_object(file).get("chat_template") if file.is_file() else None
+    found = json_object(file).get("chat_template") if file.is_file() else None
     if isinstance(found, list):
         named = {entry.get("name"): entry.get("template") for entry in found}
         if "default" not in named:
@@ -174,6 +175,11 @@ def read_template(path: Path) -> str | None:
 def tokenizer_digest(files: dict[str, str]) -> str:
     """Content id of the tokenizer's files, from the digests of a folder's files."""
     return content_id({name: files[name] for name in TOKENIZER_FILES if name in files})
+
+
+def weights_digest(files: dict[str, str]) -> str:
+    """Content id of the safetensors files, from the digests of a folder's files."""
+    return content_id({n: d for n, d in files.items() if n.endswith(".safetensors")})
 
 
 def copy_companions(source: Path, out: Path) -> None:
@@ -217,13 +223,17 @@ def digests(path: Path, cache: Path | None) -> dict[str, str]:
     return found
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of every shard, shards and index checked against each other."""
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of every shard, shards and index checked against each other.
+
+    Raises:
+        CheckpointError: a shard is missing or damaged, or there are none.
+    """
     shards = sorted(path.glob("*.safetensors"))
     index = path / INDEX
     listed: dict[str, str] = {}
     if index.is_file():
-        weight_map = _json_object(index).get("weight_map")
+        weight_map = json_object(index).get("weight_map")
         listed = weight_map if isinstance(weight_map, dict) else {}
         shards = [path / name for name in sorted(set(listed.values()))]
         missing = [shard.name for shard in shards if not shard.is_file()]
@@ -339,7 +349,12 @@ def _licence(path: Path) -> str | None:
     return next((f"see {p.name}" for p in sorted(path.glob("LICENSE*"))), None)
 
 
-def _json_object(file: Path) -> dict[str, Any]:
+def json_object(file: Path) -> dict[str, Any]:
+    """A file that holds one JSON object.
+
+    Raises:
+        CheckpointError: it holds something else.
+    """
     try:
         value = json.loads(file.read_text("utf-8"))
     except ValueError as error:
