@@ -28,7 +28,7 @@ from workbench.variants import GgufSpec
 SEAL = "workbench.calibration.seal"
 #: File type asked for -> (base type of a weight, bits a weight of a whole Llama-3-8B, from the
 #: sizes llama.cpp's `quantize` prints: GiB x 8 / 8.03e9; IQ4_XS is printed in bits).
-_TYPES = {
+TYPES = {
     "F32": ("F32", 32.0),
     "F16": ("F16", 16.0),
     "BF16": ("BF16", 16.0),
@@ -71,7 +71,7 @@ def fallbacks(base: str, widths: Mapping[str, int]) -> dict[str, str]:
 
 def base_type(variant: GgufSpec, source_dtype: str) -> str:
     """GGML type most weights must have."""
-    return source_dtype if variant.type == "source" else _TYPES[variant.type][0]
+    return source_dtype if variant.type == "source" else TYPES[variant.type][0]
 
 
 def examine_gguf(
@@ -120,7 +120,7 @@ def examine_gguf(
     quantized = [t for t in file.tensors.values() if t.type not in _FLOATS]
     count = sum(t.elements for t in quantized)
     bytes_ = path.stat().st_size
-    declared = _TYPES.get(variant.type, (None, None))[1]
+    declared = TYPES.get(variant.type, (None, None))[1]
     return Artifact(
         format="gguf",
         parameters=total,
@@ -255,9 +255,9 @@ def _size(
     ratio = path.stat().st_size / source.weight_bytes if source.weight_bytes else 0.0
     kind = source.dtype if variant.type == "source" else variant.type
     text = f"{bits:.2f} bits a weight in all, the file takes {ratio:.3f} of the source's bytes"
-    if kind not in _TYPES:
+    if kind not in TYPES:
         return check("size", [], text)
-    base, nominal = _TYPES[kind]
+    base, nominal = TYPES[kind]
     mixture = base.endswith("_K") or base == "IQ4_XS"
     slack = nominal * (_MIXTURE_TOLERANCE if mixture else _TOLERANCE)
     text += f"; {kind} takes {nominal:.2f} (accepted: within {slack:.2f})"

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.checkpoint_shapes import check_shapes
 from workbench.digest import content_id, sha256_file, sha256_text
 from workbench.errors import CheckpointError
 from workbench.records import Checkpoint
-from workbench.safetensors_header import Tensor, read_header
+from workbench.safetensors_header import DTYPE_BITS, Tensor, read_header
 from workbench.store import write_atomic
 
 INDEX = "model.safetensors.index.json"
@@ -76,7 +77,11 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.bytes
-    quantization = config.get("quantization_config")
+    quantization = config.get("quantization_config", config.get("compression_config"))
+    if quantization is None and _looks_quantized(tensors):
+        quantization = "its tensors are codes, config.json says nothing"
+    if quantization is None:
+        check_shapes(path, merged, tensors)
     return Checkpoint(
         path=str(path),
         architecture=_architecture(config, path),
@@ -299,13 +304,14 @@ def _packed_bits(quantization: Any) -> int:
     return 32
 
 
+def is_linear(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is the weight of a linear layer a method may quantize, by its name."""
+    return name.endswith(".weight") and len(shape) == 2 and not _NOT_LINEAR.search(name)
+
+
 def _widths(tensors: dict[str, Tensor]) -> set[int]:
     """Distinct input widths of linear layers: the second dimension of their weights."""
-    return {
-        tensor.shape[1]
-        for name, tensor in tensors.items()
-        if name.endswith(".weight") and len(tensor.shape) == 2 and not _NOT_LINEAR.search(name)
-    }
+    return {t.shape[1] for name, t in tensors.items() if is_linear(name, t.shape)}
 
 
 def _architecture(config: dict[str, Any], path: Path) -> str:
@@ -331,10 +337,30 @@ def _number(config: dict[str, Any], key: str, path: Path) -> int:
 
 
 def _quant_method(quantization: Any) -> str | None:
-    if quantization is None:
-        return None
+    if quantization is None or isinstance(quantization, str):
+        return quantization
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return str(method) if method else "unknown"
+
+
+def _looks_quantized(tensors: dict[str, Tensor]) -> bool:
+    """Whether weights are stored as codes: packed, or in a dtype of 8 bits or fewer."""
+    return any(
+        name.endswith((".weight_packed", ".qweight"))
+        or (name.endswith(".weight") and len(t.shape) == 2 and DTYPE_BITS[t.dtype] <= 8)
+        for name, t in tensors.items()
+    )
+
+
+def original(path: Path) -> str | None:
+    """`base_model:` of the model card's front matter: what a quantized checkpoint was made from."""
+    card = path / "README.md"
+    if not card.is_file():
+        return None
+    front = re.match(r"---\s*\n(.*?)\n---", card.read_text("utf-8", "replace"), re.DOTALL)
+    key = r"^base_model:[ \t]*(?:\n[ \t]*-[ \t]*)?(\S+)"
+    found = re.search(key, front[1], re.MULTILINE) if front else None
+    return found[1].strip("'\"") if found else None
 
 
 def _licence(path: Path) -> str | None:

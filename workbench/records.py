@@ -44,12 +44,13 @@ class Lane(Record):
 
 
 class Gpu(Record):
-    """One CUDA device."""
+    """One GPU."""
 
     name: str
     compute_capability: str
     memory_bytes: int
     driver: str
+    platform: Literal["cuda", "rocm"] = "cuda"
 
 
 class Hardware(Record):

@@ -26,7 +26,7 @@ class Row:
     Attributes:
         method: the variant's method.
         options: options that must be equal, such as ``{"bits": 4}``; None of them: any.
-        where: ``cuda``, ``x86``, ``arm`` or ``any``.
+        where: ``cuda``, ``rocm``, ``x86``, ``arm`` or ``any``.
         lane: the answer.
         reason: one sentence.
         source: where it comes from.
