@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from artifacts import HIDDEN, VOCAB, Raw, bf16, edit_json, edit_tensors, make_artifact, make_source
 
-from workbench.checkpoint import inspect, original
+from workbench.checkpoint import inspect
 from workbench.errors import CheckpointError
+from workbench.model_card import original
 from workbench.variants import Fp8Spec, GptqModelSpec, Nf4Spec, VariantSpec
 
 Edit = Callable[[dict[str, Any]], object]

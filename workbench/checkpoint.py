@@ -18,6 +18,7 @@ from typing import Any
 from workbench.checkpoint_shapes import check_shapes
 from workbench.digest import content_id, sha256_file, sha256_text
 from workbench.errors import CheckpointError
+from workbench.model_card import licence
 from workbench.records import Checkpoint
 from workbench.safetensors_header import DTYPE_BITS, Tensor, read_header
 from workbench.store import write_atomic
@@ -96,7 +97,7 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
             merged.get("tie_word_embeddings", not any("lm_head" in name for name in tensors))
         ),
         quantization=_quant_method(quantization),
-        licence=_licence(path),
+        licence=licence(path),
         weights_digest=weights_digest(files),
         tokenizer_digest=tokenizer_digest(files),
         template_digest=None if template is None else sha256_text(template),
@@ -350,29 +351,6 @@ def _looks_quantized(tensors: dict[str, Tensor]) -> bool:
         or (name.endswith(".weight") and len(t.shape) == 2 and DTYPE_BITS[t.dtype] <= 8)
         for name, t in tensors.items()
     )
-
-
-def original(path: Path) -> str | None:
-    """`base_model:` of the model card's front matter: what a quantized checkpoint was made from."""
-    card = path / "README.md"
-    if not card.is_file():
-        return None
-    front = re.match(r"---\s*\n(.*?)\n---", card.read_text("utf-8", "replace"), re.DOTALL)
-    key = r"^base_model:[ \t]*(?:\n[ \t]*-[ \t]*)?(\S+)"
-    found = re.search(key, front[1], re.MULTILINE) if front else None
-    return found[1].strip("'\"") if found else None
-
-
-def _licence(path: Path) -> str | None:
-    """`license:` of the model card's front matter, else that a licence file is there."""
-    card = path / "README.md"
-    if card.is_file():
-        text = card.read_text("utf-8", "replace")
-        front = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
-        found = re.search(r"^license:\s*(\S+)", front[1], re.MULTILINE) if front else None
-        if found:
-            return found[1]
-    return next((f"see {p.name}" for p in sorted(path.glob("LICENSE*"))), None)
 
 
 def json_object(file: Path) -> dict[str, Any]:

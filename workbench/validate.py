@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 from workbench import envs
 from workbench.base import BASELINE
 from workbench.calibration import read_source
-from workbench.checkpoint import original
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
+from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.quantizers import quantizer
 from workbench.recipe import load_lock
