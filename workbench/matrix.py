@@ -17,6 +17,7 @@ from workbench.support import TABLE, lane
 #: (label, method, options that decide the lane)
 FORMATS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("unquantized", "none", {}),
+    ("FP8 KV cache alone", "none", {"kv_cache": "fp8"}),
     ("FP8 W8A8 dynamic", "fp8", {"scheme": "dynamic"}),
     ("FP8 W8A8 static", "fp8", {"scheme": "static"}),
     ("FP8 W8A8 block", "fp8", {"scheme": "block"}),

@@ -234,6 +234,13 @@ KV_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "kv_cache",
+        "rocm",
+        "native",
+        "ROCm keeps E4M3 keys and values",
+        f"{_VLLM}: CacheConfig.cache_dtype; not run here",
+    ),
+    Row(
+        "kv_cache",
         "x86",
         "native",
         "with AVX-512 vLLM's CPU attention reads E4M3 keys and values",
