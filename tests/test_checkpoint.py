@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from raw_safetensors import read_raw, write_raw
 
-from workbench.checkpoint import COMPANIONS, INDEX, copy_companions, digests, inspect
+from workbench.checkpoint import COMPANIONS, INDEX, copy_companions, digests, inspect, is_linear
 from workbench.digest import sha256_file, sha256_text
 from workbench.errors import CheckpointError
 
@@ -166,12 +166,12 @@ def test_nested_text_config(copy: Path) -> None:
 
 def test_untied_head_is_no_linear_width(copy: Path) -> None:
     tensors = read_raw(copy / "model.safetensors")
-    tensors["lm_head.weight"] = ("BF16", [3, 200], bytes(1200))
+    tensors["lm_head.weight"] = ("BF16", [512, 64], bytes(2 * 512 * 64))
     write_raw(copy / "model.safetensors", tensors)
     edit_json(copy / "config.json", lambda config: config.pop("tie_word_embeddings"))
-    found = inspect(copy)
-    assert not found.tied_embeddings
-    assert 200 not in found.linear_input_widths
+    assert not inspect(copy).tied_embeddings
+    assert not is_linear("lm_head.weight", (512, 64))
+    assert is_linear("model.layers.0.mlp.up_proj.weight", (128, 64))
 
 
 def test_packed_weights_count_as_parameters(copy: Path) -> None:

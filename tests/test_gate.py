@@ -12,6 +12,7 @@ import pytest
 import yaml
 from builders import (
     EMULATED,
+    artifact,
     edit,
     edit_row,
     evidence,
@@ -27,6 +28,7 @@ from builders import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workbench.artifact_records import Artifact, ArtifactCheck, ArtifactStatus
 from workbench.digest import sha256_text
 from workbench.evidence import Evidence
 from workbench.gate import decide, timings_aside
@@ -65,8 +67,9 @@ def only(
     found: Evidence, check: QualityCheck | PerformanceCheck | SizeCheck | None = None
 ) -> tuple[str, Check]:
     verdict = judge(found, check or quality())
-    assert len(verdict.checks) == 1
-    return verdict.verdict, verdict.checks[0]
+    asked = [c for c in verdict.checks if c.kind != "artifact"]
+    assert len(asked) == 1
+    return verdict.verdict, asked[0]
 
 
 # --------------------------------------------------------------------------- quality
@@ -347,8 +350,8 @@ def test_nothing_gated_is_never_go() -> None:
 def test_a_suite_the_recipe_does_not_ask_is_missing() -> None:
     verdict = judge(simple(*GOOD), quality(), quality(suite="sentimant"))
     assert verdict.verdict == "INCONCLUSIVE"
-    assert [c.status for c in verdict.checks] == ["PASS", "MISSING"]
-    assert verdict.reason == "1 of 2 gated checks is not settled: sentimant (missing)."
+    assert [c.status for c in verdict.checks] == ["PASS", "PASS", "MISSING"]
+    assert verdict.reason == "1 of 3 gated checks is not settled: sentimant (missing)."
 
 
 def test_no_variant_is_inconclusive() -> None:
@@ -360,7 +363,7 @@ def test_a_fail_outweighs_what_is_not_settled_and_advice_does_not_count() -> Non
     bad = simple(*table(30, 40, 0, 10))
     verdict = judge(bad, quality(), quality(suite="other"))
     assert verdict.verdict == "NO-GO"
-    assert verdict.reason == ("1 of 2 gated checks fails: suite (lost 50.0 points, 10.0 accepted).")
+    assert verdict.reason == ("1 of 3 gated checks fails: suite (lost 50.0 points, 10.0 accepted).")
     size = SizeCheck(max_ratio=0.9)
     advised = judge(bad, quality(tier="advisory"), size)
     assert advised.verdict == "GO"
@@ -678,3 +681,48 @@ def test_go_exactly_when_the_upper_limit_is_within(
     assert check.high is not None and check.low is not None
     expected = "GO" if check.high <= 0.1 else "NO-GO" if check.low > 0.1 else "INCONCLUSIVE"
     assert verdict == expected
+
+
+# --------------------------------------------------------------------------- artifact
+
+
+def examined(found: Evidence, made: Artifact | None) -> Evidence:
+    side = found.variants[0]
+    assert side.manifest is not None
+    manifest = side.manifest.model_copy(update={"artifact": made})
+    return replace(found, variants=(replace(side, manifest=manifest),))
+
+
+def finding(status: ArtifactStatus) -> ArtifactCheck:
+    return ArtifactCheck(name="finite", status=status, sentence="3 values of 'a' are NaN.")
+
+
+def test_a_broken_artifact_is_no_go_however_well_it_answers() -> None:
+    verdict = judge(examined(simple(*GOOD), artifact(finding("FAIL"))), quality())
+    assert verdict.verdict == "NO-GO"
+    assert verdict.reason == "1 of 2 gated checks fails: artifact (finite)."
+    assert (verdict.checks[0].tier, verdict.checks[0].status) == ("critical", "FAIL")
+    assert verdict.checks[0].sentence == "artifact: finite: 3 values of 'a' are NaN."
+
+
+def test_a_broken_artifact_is_no_go_even_where_the_policy_gates_nothing() -> None:
+    verdict = judge(examined(simple(*GOOD), artifact(finding("FAIL"))))
+    assert verdict.verdict == "NO-GO"
+
+
+def test_a_good_artifact_alone_is_no_go_ahead() -> None:
+    for checks in ((), (quality(tier="advisory"),)):
+        verdict = judge(simple(*GOOD), *checks)
+        assert verdict.verdict == "INCONCLUSIVE" and "nothing is gated" in verdict.reason
+
+
+def test_an_artifact_nobody_examined_is_missing() -> None:
+    verdict = judge(examined(simple(*GOOD), None), quality())
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert verdict.checks[0].status == "MISSING"
+
+
+def test_a_warning_about_the_artifact_is_shown_and_passes() -> None:
+    verdict = judge(examined(simple(*GOOD), artifact(finding("WARN"))), quality())
+    assert verdict.verdict == "GO"
+    assert "3 values of 'a' are NaN" in verdict.checks[0].sentence

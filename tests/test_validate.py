@@ -102,7 +102,17 @@ def test_already_quantized(workbench: Call, copied: Path, project: Path) -> None
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
     (copied / "config.json").write_text(json.dumps(config))
     edit_recipe(project, lambda r: r.update(variants=[{"name": "f", "method": "fp8"}]))
-    assert "quantized" in refused(workbench)
+    assert "its model card may name" in refused(workbench)
+    (copied / "README.md").write_text("---\nbase_model: org/original\n---\n")
+    assert "its model card names org/original" in refused(workbench)
+
+
+def test_a_model_that_writes_no_text(workbench: Call, copied: Path, project: Path) -> None:
+    config: dict[str, Any] = json.loads((copied / "config.json").read_text())
+    config["architectures"] = ["BertForMaskedLM"]
+    (copied / "config.json").write_text(json.dumps(config))
+    edit_recipe(project, lambda r: r.update(variants=[{"name": "f", "method": "fp8"}]))
+    assert "BertForMaskedLM does not write text" in refused(workbench)
 
 
 @pytest.mark.parametrize(

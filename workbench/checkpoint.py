@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.checkpoint_shapes import check_shapes
 from workbench.digest import content_id, sha256_file, sha256_text
 from workbench.errors import CheckpointError
+from workbench.model_card import licence
 from workbench.records import Checkpoint
-from workbench.safetensors_header import Tensor, read_header
+from workbench.safetensors_header import DTYPE_BITS, Tensor, read_header
 from workbench.store import write_atomic
 
 INDEX = "model.safetensors.index.json"
@@ -32,7 +34,8 @@ TOKENIZER_FILES = (
 COMPANIONS = (
     *TOKENIZER_FILES,
     *("chat_template.jinja", "chat_template.json", "generation_config.json"),
-    *("preprocessor_config.json", "processor_config.json", "LICENSE", "LICENSE.txt"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+    *("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
 
 #: Smaller files are hashed every time.
@@ -60,7 +63,7 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
             fix="check 'model: path' in the recipe (for the demo checkpoint: workbench demo)",
         )
     config = read_config(path)
-    tensors = _tensors(path)
+    tensors = read_tensors(path)
     if not (path / "tokenizer.json").is_file():
         raise CheckpointError(
             "the checkpoint has no tokenizer (tokenizer.json)",
@@ -72,11 +75,14 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
     merged = {**config, **(text or {})}
     template = read_template(path)
     files = digests(path, cache)
-    shards = {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.bytes
-    quantization = config.get("quantization_config")
+    quantization = config.get("quantization_config", config.get("compression_config"))
+    if quantization is None and _looks_quantized(tensors):
+        quantization = "its tensors are codes, config.json says nothing"
+    if quantization is None:
+        check_shapes(path, merged, tensors)
     return Checkpoint(
         path=str(path),
         architecture=_architecture(config, path),
@@ -91,8 +97,8 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
             merged.get("tie_word_embeddings", not any("lm_head" in name for name in tensors))
         ),
         quantization=_quant_method(quantization),
-        licence=_licence(path),
-        weights_digest=content_id(shards),
+        licence=licence(path),
+        weights_digest=weights_digest(files),
         tokenizer_digest=tokenizer_digest(files),
         template_digest=None if template is None else sha256_text(template),
         files=files,
@@ -115,15 +121,16 @@ class Weights:
 
 
 def weigh(path: Path, cache: Path | None = None) -> Weights:
-    """Weigh a produced checkpoint: safetensors with their config, or GGUF files.
+    """Weigh a produced checkpoint: safetensors, or GGUF files. What else is there is not judged.
 
     Raises:
         CheckpointError: it has neither, or what it has is damaged.
     """
     ggufs = sorted(path.glob("*.gguf"))
     if not ggufs:
-        found = inspect(path, cache)
-        return Weights(found.weight_bytes, found.weights_digest, found.files)
+        size = sum(tensor.bytes for tensor in read_tensors(path).values())
+        files = digests(path, cache)
+        return Weights(size, weights_digest(files), files)
     files = digests(path, cache)
     return Weights(
         weight_bytes=sum(file.stat().st_size for file in ggufs),
@@ -144,7 +151,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if any(path.glob("*.gguf")):
             fix = "a GGUF file is not a source checkpoint: name the folder it was converted from"
         raise CheckpointError("the checkpoint has no config.json", where=str(path), fix=fix)
-    return _json_object(file)
+    return json_object(file)
 
 
 def read_template(path: Path) -> str | None:
@@ -158,7 +165,7 @@ def read_template(path: Path) -> str | None:
     if file.is_file():
         return file.read_text("utf-8")
     file = path / "tokenizer_config.json"
-    found = _json_object(file).get("chat_template") if file.is_file() else None
+    found = json_object(file).get("chat_template") if file.is_file() else None
     if isinstance(found, list):
         named = {entry.get("name"): entry.get("template") for entry in found}
         if "default" not in named:
@@ -174,6 +181,11 @@ def read_template(path: Path) -> str | None:
 def tokenizer_digest(files: dict[str, str]) -> str:
     """Content id of the tokenizer's files, from the digests of a folder's files."""
     return content_id({name: files[name] for name in TOKENIZER_FILES if name in files})
+
+
+def weights_digest(files: dict[str, str]) -> str:
+    """Content id of the safetensors files, from the digests of a folder's files."""
+    return content_id({n: d for n, d in files.items() if n.endswith(".safetensors")})
 
 
 def copy_companions(source: Path, out: Path) -> None:
@@ -217,13 +229,17 @@ def digests(path: Path, cache: Path | None) -> dict[str, str]:
     return found
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of every shard, shards and index checked against each other."""
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of every shard, shards and index checked against each other.
+
+    Raises:
+        CheckpointError: a shard is missing or damaged, or there are none.
+    """
     shards = sorted(path.glob("*.safetensors"))
     index = path / INDEX
     listed: dict[str, str] = {}
     if index.is_file():
-        weight_map = _json_object(index).get("weight_map")
+        weight_map = json_object(index).get("weight_map")
         listed = weight_map if isinstance(weight_map, dict) else {}
         shards = [path / name for name in sorted(set(listed.values()))]
         missing = [shard.name for shard in shards if not shard.is_file()]
@@ -295,16 +311,17 @@ def layer_widths(path: Path) -> dict[int, int]:
     Raises:
         CheckpointError: a shard is missing or damaged.
     """
-    return dict(_widths(_tensors(path)))
+    return dict(_widths(read_tensors(path)))
+
+
+def is_linear(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor is the weight of a linear layer a method may quantize, by its name."""
+    return name.endswith(".weight") and len(shape) == 2 and not _NOT_LINEAR.search(name)
 
 
 def _widths(tensors: dict[str, Tensor]) -> Counter[int]:
     """Input widths of linear layers: the second dimension of their weights."""
-    return Counter(
-        tensor.shape[1]
-        for name, tensor in tensors.items()
-        if name.endswith(".weight") and len(tensor.shape) == 2 and not _NOT_LINEAR.search(name)
-    )
+    return Counter(t.shape[1] for name, t in tensors.items() if is_linear(name, t.shape))
 
 
 def _architecture(config: dict[str, Any], path: Path) -> str:
@@ -330,25 +347,27 @@ def _number(config: dict[str, Any], key: str, path: Path) -> int:
 
 
 def _quant_method(quantization: Any) -> str | None:
-    if quantization is None:
-        return None
+    if quantization is None or isinstance(quantization, str):
+        return quantization
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return str(method) if method else "unknown"
 
 
-def _licence(path: Path) -> str | None:
-    """`license:` of the model card's front matter, else that a licence file is there."""
-    card = path / "README.md"
-    if card.is_file():
-        text = card.read_text("utf-8", "replace")
-        front = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
-        found = re.search(r"^license:\s*(\S+)", front[1], re.MULTILINE) if front else None
-        if found:
-            return found[1]
-    return next((f"see {p.name}" for p in sorted(path.glob("LICENSE*"))), None)
+def _looks_quantized(tensors: dict[str, Tensor]) -> bool:
+    """Whether weights are stored as codes: packed, or in a dtype of 8 bits or fewer."""
+    return any(
+        name.endswith((".weight_packed", ".qweight"))
+        or (name.endswith(".weight") and len(t.shape) == 2 and DTYPE_BITS[t.dtype] <= 8)
+        for name, t in tensors.items()
+    )
 
 
-def _json_object(file: Path) -> dict[str, Any]:
+def json_object(file: Path) -> dict[str, Any]:
+    """A file that holds one JSON object.
+
+    Raises:
+        CheckpointError: it holds something else.
+    """
     try:
         value = json.loads(file.read_text("utf-8"))
     except ValueError as error:

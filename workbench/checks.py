@@ -5,6 +5,7 @@
     performance  a ratio to the baseline, or an absolute target, of one figure of the profile; one
                  run of few requests, so no interval yet, and the sentence says how many requests
     size         bytes of weights, or peak memory, against the baseline's
+    artifact     the produced files are what they claim to be; always on, no policy turns it off
 
 What cannot be checked is MISSING or NOT COMPARABLE, never a pass. Numbers are compared unrounded
 and rounded only in sentences. How the statuses add up to a verdict is `workbench.gate`'s matter.
@@ -126,6 +127,33 @@ def _moved(loss: float, baseline: float, score: float) -> str:
     way = "fell" if loss > 0 else "rose"
     return (
         f"{way} by {points(abs(loss), 0.0)} points, from {points(baseline)} % to {points(score)} %,"
+    )
+
+
+# --------------------------------------------------------------------------- artifact
+
+
+def artifact(variant: VariantEvidence) -> Check:
+    """What was found when the variant's files were examined: one FAIL among them is a FAIL."""
+    found = variant.manifest.artifact if variant.manifest else None
+    status: CheckStatus = "PASS"
+    if found is None:
+        status, said = "MISSING", "the produced files were not examined"
+    elif failed := found.having("FAIL"):
+        status = "FAIL"
+        said = "; ".join(f"{c.name}: {c.sentence.rstrip('.')}" for c in failed)
+    else:
+        said = f"{len(found.checks)} checks of the produced files found nothing wrong"
+        if warned := found.having("WARN"):
+            said += ", to be known: " + "; ".join(c.sentence.rstrip(".") for c in warned)
+    return Check(
+        name="artifact",
+        kind="artifact",
+        tier="critical",
+        status=status,
+        sentence=f"artifact: {said}.",
+        n=len(found.checks) if found else None,
+        details={c.name: c.status for c in found.checks} if found else {},
     )
 
 

@@ -184,6 +184,26 @@ def report(run: RunName = "", results: ResultsOption = None) -> None:
 
 
 @app.command()
+def support(
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="say what each format does to this one")
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="a GPU this machine does not have, or 'all' (repeatable)"),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="compute dtype; default: what a run would choose")
+    ] = "",
+    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say which format runs how, under which engine: on this machine, or on a named GPU."""
+    from workbench.matrix_view import show
+
+    show(_console(), checkpoint, gpu or [], dtype, json_)
+
+
+@app.command()
 def doctor(results: ResultsOption = None) -> None:
     """Say what this machine has, and what can run on it."""
     from workbench.doctor import diagnose

@@ -2,8 +2,9 @@
 
 A variant is NO-GO when any gated check fails, GO when every gated check passes, and INCONCLUSIVE
 otherwise; critical and supporting checks are gated, advisory ones are shown. Nothing gated is never
-GO. Several checks must all pass, so no correction for multiplicity is needed to keep the rate of
-false GOs: it can only be lower than that of a single check.
+GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
+is not enough for a GO by itself. Several checks must all pass, so no correction for multiplicity is
+needed to keep the rate of false GOs: it can only be lower than that of a single check.
 
 The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
 here reads a clock or a disk: the same records and policy give the same bytes.
@@ -114,6 +115,7 @@ def _warnings(evidence: Evidence) -> tuple[str, ...]:
 
 def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> VariantVerdict:
     checks = (
+        checking.artifact(variant),
         *(checking.quality(check, evidence, variant) for check in policy.quality),
         *(checking.performance(check, evidence, variant) for check in policy.performance),
         *(checking.size(check, evidence, variant) for check in policy.size),
@@ -135,11 +137,11 @@ def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> Vari
 
 def _verdict(checks: tuple[Check, ...]) -> tuple[Verdict, str]:
     gated = [c for c in checks if c.tier != "advisory"]
-    if not gated:
-        return "INCONCLUSIVE", "nothing is gated: the policy has no critical or supporting check"
     failed = [c for c in gated if c.status == "FAIL"]
     if failed:
         return "NO-GO", f"{_share(failed, gated)} {_do(failed, 'fails', 'fail')}: {_why(failed)}"
+    if all(c.kind == "artifact" for c in gated):
+        return "INCONCLUSIVE", "nothing is gated: the policy has no critical or supporting check"
     open_ = [c for c in gated if c.status != "PASS"]
     if open_:
         settled = _do(open_, "is", "are")
@@ -167,6 +169,8 @@ def _why(checks: Iterable[Check]) -> str:
 
 
 def _matter(check: Check) -> str:
+    if check.kind == "artifact" and check.status == "FAIL":
+        return ", ".join(name for name, status in check.details.items() if status == "FAIL")
     if check.status == "FAIL" and check.value is not None and check.limit is not None:
         if check.kind == "quality":
             value, limit = checking.points(check.value), checking.points(check.limit)

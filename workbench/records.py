@@ -11,6 +11,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from workbench.artifact_records import Artifact
+
 Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"]
 LaneName = Literal["native", "weight-only fallback", "emulated", "unsupported"]
@@ -42,12 +44,13 @@ class Lane(Record):
 
 
 class Gpu(Record):
-    """One CUDA device."""
+    """One GPU."""
 
     name: str
     compute_capability: str
     memory_bytes: int
     driver: str
+    platform: Literal["cuda", "rocm"] = "cuda"
 
 
 class Hardware(Record):
@@ -147,7 +150,7 @@ class Calibration(Record):
 class Manifest(Record):
     """A produced checkpoint."""
 
-    schema_: Literal["workbench.manifest/1"] = Field("workbench.manifest/1", alias="schema")
+    schema_: Literal["workbench.manifest/2"] = Field("workbench.manifest/2", alias="schema")
     id: str
     variant: str
     method: str
@@ -164,6 +167,9 @@ class Manifest(Record):
     choices: dict[str, Choice] = {}
     seconds: float
     peak_memory_bytes: int | None = None
+    artifact: Artifact | None = Field(
+        None, description="what its files were found to be; None for what was not produced here"
+    )
 
 
 class Serving(Record):
@@ -277,7 +283,7 @@ class Check(Record):
     """One gated or advisory statement about one variant."""
 
     name: str
-    kind: Literal["quality", "performance", "size", "policy"]
+    kind: Literal["quality", "performance", "size", "policy", "artifact"]
     tier: Literal["critical", "supporting", "advisory"]
     status: CheckStatus
     sentence: str = Field(description="one sentence a person can read aloud")

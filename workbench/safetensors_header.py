@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.errors import CheckpointError
@@ -36,11 +36,15 @@ class Tensor:
         dtype: the format's spelling, such as ``BF16``.
         shape: elements along each axis.
         bytes: size of its data.
+        file: the file it is in.
+        offset: where its data begin in that file, in bytes.
     """
 
     dtype: str
     shape: tuple[int, ...]
     bytes: int
+    file: Path = field(default=Path(), compare=False)
+    offset: int = field(default=0, compare=False)
 
     @property
     def elements(self) -> int:
@@ -77,7 +81,8 @@ def read_header(path: Path) -> dict[str, Tensor]:
         if dtype not in DTYPE_BITS:
             raise _broken(path, f"tensor '{name}' has an unknown dtype '{dtype}'")
         spans = offsets[1] - offsets[0] if len(offsets) == 2 else -1
-        tensors[name] = Tensor(dtype, shape, spans)
+        begin = _LENGTH_BYTES + length + offsets[0] if offsets else 0
+        tensors[name] = Tensor(dtype, shape, spans, path, begin)
         if spans * 8 != tensors[name].elements * DTYPE_BITS[dtype]:
             raise _broken(path, f"tensor '{name}' is {dtype} {list(shape)} but spans {offsets}")
         end = max(end, offsets[1])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from workbench import calibration as calibration_module
+from workbench.artifact import examine
 from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.checkpoint import weigh
 from workbench.collect import collect, decided, write_report
@@ -244,6 +245,7 @@ def _quantize(context: Context, chosen: AnyVariant, step: StepSpec, folder: Path
         choices=outcome.choices,
         seconds=outcome.seconds,
         peak_memory_bytes=outcome.peak_memory_bytes,
+        artifact=examine(context.facts.checkpoint, chosen, out, made.files, sealed),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from workbench.errors import did_you_mean
 from workbench.records import Checkpoint, Choice, Hardware, Lane
+from workbench.support_rocm import ROCM_ROWS
 from workbench.support_rows import AWQ_ROWS, FP8_ROWS, INT8_ROWS, KV_ROWS, NF4_ROWS, Row
 
 _VLLM = "vLLM 0.32 sources"
@@ -157,11 +158,11 @@ def lane(
         hardware: of this machine.
         compute_dtype: dtype of the activations; None: the one `dtype` chooses by itself.
     """
-    rows = TABLE.get(engine)
+    rows = _rows(engine, hardware)
     if rows is None:
         return _unsupported(f"there is no engine '{engine}'. {did_you_mean(engine, TABLE)}".strip())
     where = _where(hardware)
-    chosen = compute_dtype or ("bfloat16" if where == "cuda" else "float32")
+    chosen = compute_dtype or ("bfloat16" if where in ("cuda", "rocm") else "float32")
     for row in rows:
         if row.method == method and _matches(row, options, where, hardware, chosen):
             found = Lane(name=row.lane, reason=row.reason, source=row.source)
@@ -237,9 +238,15 @@ def _unsupported(reason: str) -> Lane:
     return Lane(name="unsupported", reason=reason, source="not in the table")
 
 
+def _rows(engine: str, hardware: Hardware) -> tuple[Row, ...] | None:
+    if engine == "vllm" and _where(hardware) == "rocm":
+        return ROCM_ROWS
+    return TABLE.get(engine)
+
+
 def _where(hardware: Hardware) -> str:
     if hardware.gpus:
-        return "cuda"
+        return "rocm" if any(g.platform == "rocm" for g in hardware.gpus) else "cuda"
     if any(flag in hardware.isa for flag in ("avx2", "avx512f", "sse4_2")):
         return "x86"
     if any(flag in hardware.isa for flag in ("neon", "asimd", "sve")):

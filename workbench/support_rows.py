@@ -26,7 +26,7 @@ class Row:
     Attributes:
         method: the variant's method.
         options: options that must be equal, such as ``{"bits": 4}``; None of them: any.
-        where: ``cuda``, ``x86``, ``arm`` or ``any``.
+        where: ``cuda``, ``rocm``, ``x86``, ``arm`` or ``any``.
         lane: the answer.
         reason: one sentence.
         source: where it comes from.
@@ -231,6 +231,13 @@ KV_ROWS: tuple[Row, ...] = (
         "below compute capability 8.9 vLLM keeps no E4M3 KV cache with calibrated scales "
         "(fp8_e5m2, which it can, has none)",
         f"{_VLLM}: TritonAttentionImpl refuses fp8e4nv; _init_kv_cache_quant",
+    ),
+    Row(
+        "kv_cache",
+        "rocm",
+        "native",
+        "ROCm keeps E4M3 keys and values",
+        f"{_VLLM}: CacheConfig.cache_dtype; not run here",
     ),
     Row(
         "kv_cache",

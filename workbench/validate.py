@@ -5,6 +5,7 @@ What cannot work is raised as an error; what will work but may surprise comes ba
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,6 +15,7 @@ from workbench.base import BASELINE
 from workbench.calibration import read_source
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
+from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.quantizers import notes, quantizer
 from workbench.recipe import load_lock
@@ -83,6 +85,23 @@ def _calibration(context: Context) -> list[Finding]:
 def _checkpoint(context: Context) -> list[Finding]:
     checkpoint = context.facts.checkpoint
     recipe = context.loaded.recipe
+    made = [v for v in recipe.variants if v.method != "fake"]
+    if checkpoint.quantization is not None and made:
+        base = original(context.model_path)
+        hint = f"its model card names {base}" if base else "its model card may name 'base_model'"
+        raise RecipeError(
+            f"the source checkpoint is already quantized ({checkpoint.quantization})",
+            where=checkpoint.path,
+            fix=f"use the original as 'model': {hint}; quantizing twice adds both errors, and the "
+            "baseline must be the unquantized model",
+        )
+    if made and not re.search(r"CausalLM|LMHead|ConditionalGeneration", checkpoint.architecture):
+        raise RecipeError(
+            f"{checkpoint.architecture} does not write text: none of the formats and engines here "
+            "fits it",
+            where=f"{checkpoint.path}/config.json: architectures",
+            fix="name a checkpoint of a generative language model (...ForCausalLM)",
+        )
     longest = checkpoint.max_position_embeddings
     if recipe.serve.max_model_len > longest:
         raise RecipeError(

@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from workbench.artifact_records import Artifact
 from workbench.records import Calibration, Choice, Evaluation, Gate, Lane, Manifest, Profile, Record
 from workbench.report import text
 
@@ -150,12 +151,33 @@ def _manifest(record: Manifest) -> _Content:
         ("weights", text.megabytes(record.weight_bytes)),
         ("digest", text.short(record.weights_digest)),
         ("made in", text.seconds(record.seconds)),
-        ("peak memory", text.megabytes(record.peak_memory_bytes)),
+        ("peak memory of the quantizing job", text.megabytes(record.peak_memory_bytes)),
         ("made by", ", ".join(f"{k} {v}" for k, v in record.packages.items()) or "nothing"),
         ("folder", record.path),
     ]
     facts += [(name, _choice(choice)) for name, choice in record.choices.items()]
-    return _Content(f"Variant {record.variant}", facts, [])
+    return _Content(f"Variant {record.variant}", facts, _artifact(record.artifact))
+
+
+def _artifact(found: Artifact | None) -> list[_Rows]:
+    """What examining the files found: each check, then where the layers went."""
+    if found is None:
+        return []
+    checks: _Rows = [["check of the files", "status", "in words"]]
+    checks += [[c.name, text.badge(c.status), c.sentence] for c in found.checks]
+    layers: _Rows = [["stored as", "why", "tensors", "share", "bits a weight", "such as"]]
+    layers += [
+        [
+            g.format,
+            g.why if g.declared else f"{g.why} (not declared)",
+            g.layers,
+            text.percent(g.share),
+            f"{g.bits_per_weight:.2f}",
+            ", ".join(g.examples[:1]),
+        ]
+        for g in found.layers
+    ]
+    return [rows for rows in (checks, layers) if len(rows) > 1]
 
 
 def _evaluation(record: Evaluation) -> _Content:

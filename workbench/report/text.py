@@ -13,6 +13,7 @@ SHOWN = 600
 SIGNS = {
     "PASS": ("\N{CHECK MARK}", "pass"),
     "GO": ("\N{CHECK MARK}", "pass"),
+    "WARN": ("!", "open"),
     "FAIL": ("\N{MULTIPLICATION X}", "fail"),
     "NO-GO": ("\N{MULTIPLICATION X}", "fail"),
     "INCONCLUSIVE": ("?", "open"),

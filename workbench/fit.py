@@ -1,0 +1,124 @@
+"""What a format does to one checkpoint, known from its shapes. Pure.
+
+Groups that do not fit, K-quants that fall back, the output layer that stays as it is, and about how
+large each result is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.artifact_gguf import FALLBACK, TYPES, fallbacks
+from workbench.checkpoint import is_linear
+from workbench.quantconfig import Scheme
+from workbench.records import Checkpoint
+from workbench.safetensors_header import Tensor
+
+_CT = "compressed-tensors"
+_GROUPS = (128, 64, 32)
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing to know about a format on a checkpoint.
+
+    Attributes:
+        format: label, or ``checkpoint`` where it holds for all.
+        level: ``ok``, ``warn``, or ``no`` where it cannot work as named.
+        text: one sentence.
+    """
+
+    format: str
+    level: Literal["ok", "warn", "no"]
+    text: str
+
+
+def notes(
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], memory_bytes: int | None = None
+) -> list[Note]:
+    """Everything to know, formats in the order of the matrix.
+
+    Args:
+        checkpoint: the source.
+        tensors: its tensors by name.
+        memory_bytes: of the GPU it is to run on; None: nothing is said about fitting.
+    """
+    linear = {n: (t.shape[0], t.shape[1]) for n, t in tensors.items() if is_linear(n, t.shape)}
+    found = []
+    if checkpoint.quantization is not None:
+        found.append(
+            Note("checkpoint", "no", f"it is already quantized ({checkpoint.quantization})")
+        )
+    if not linear:
+        return [*found, Note("checkpoint", "no", "it has no linear layer that could be quantized")]
+    kept = checkpoint.weight_bytes - sum(tensors[n].bytes for n in linear)
+    if checkpoint.tied_embeddings:
+        found.append(
+            Note(
+                "checkpoint",
+                "warn",
+                "the output layer shares the embeddings: formats of safetensors leave both at "
+                f"{checkpoint.dtype}, {kept / checkpoint.weight_bytes:.0%} of the bytes with the "
+                "norms; GGUF quantizes the shared matrix",
+            )
+        )
+    widths = sorted({width for _, width in linear.values()})
+    found.append(_size("unquantized", checkpoint.weight_bytes, memory_bytes))
+    for label, scheme in (
+        ("FP8 W8A8", Scheme(_CT, "float", 8, "channel")),
+        ("INT8 W8A8", Scheme(_CT, "int", 8, "channel")),
+        ("GPTQ, AWQ 4 bit g64", Scheme(_CT, "int", 4, "group", 64)),
+        ("NF4", Scheme("bitsandbytes", "nf", 4, "group", 64, double=True)),
+    ):
+        bits = sum(scheme.bits_per_weight(w, r) * r * w for r, w in linear.values())
+        found.append(_size(label, kept + bits / 8, memory_bytes))
+    found += [_group(size, widths) for size in _GROUPS]
+    odd = [w for w in widths if w % 128] + [r for r, _ in linear.values() if r % 128]
+    if odd:
+        text = f"sizes {_some(odd)} are no multiples of 128: blocks at the edges are partial"
+        found.append(Note("FP8 W8A8 block", "warn", f"{text}, and vLLM may refuse to split them"))
+    found += _k_quants(checkpoint, tensors)
+    return found
+
+
+def _size(label: str, size: float, memory_bytes: int | None) -> Note:
+    text = f"about {size / 1e6:,.0f} MB of weights"
+    if memory_bytes and size > memory_bytes:
+        return Note(label, "no", f"{text}, more than the {memory_bytes / 1e9:.0f} GB of the GPU")
+    return Note(label, "ok", text)
+
+
+def _group(size: int, widths: list[int]) -> Note:
+    bad = [w for w in widths if w % size]
+    label = f"group_size {size}"
+    if bad:
+        return Note(label, "no", f"does not divide the layer widths {_some(bad)}")
+    return Note(label, "ok", f"divides every layer width ({_some(widths)})")
+
+
+def _some(values: list[int], shown: int = 5) -> str:
+    distinct = sorted(set(values))
+    more = f" and {len(distinct) - shown} more" if len(distinct) > shown else ""
+    return ", ".join(map(str, distinct[:shown])) + more
+
+
+def _k_quants(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> list[Note]:
+    """How many matrices each K-quant cannot take as they are."""
+    widths = {n: t.shape[-1] for n, t in tensors.items() if len(t.shape) >= 2}
+    found = []
+    for name, (base, _) in TYPES.items():
+        if base not in FALLBACK:
+            continue
+        fell = fallbacks(base, widths)
+        if fell:
+            share = sum(tensors[n].elements for n in fell) / checkpoint.parameters
+            text = (
+                f"{len(fell)} of {len(widths)} matrices ({share:.0%} of the parameters) have a "
+                f"width that is no multiple of 256 and become {FALLBACK[base]} or larger"
+            )
+            found.append(Note(f"GGUF {name}", "warn", text))
+        else:
+            found.append(Note(f"GGUF {name}", "ok", "every width is a multiple of 256"))
+    return found
