@@ -216,8 +216,10 @@ def test_format_and_its_twin(bench: Bench, name: str, tmp_path: Path) -> None:
     else:
         assert {key: group["input_activations"][key] for key in activations} == activations
     assert outcome.choices["layers"].value == "14 of 15"
+    assert inspect(out).parameters == inspect(bench.cut).parameters
     assert Calibration.model_validate_json((out / "calibration.json").read_text()) == bench.sealed
-    assert any(what.startswith("layer 2/2") for _, _, what in told)
+    if variant.method != "fp8":  # which passes two layers faster than progress is read
+        assert any(what.startswith("layer 2/2") for _, _, what in told)
     for file in COMPANIONS:
         if (bench.cut / file).is_file():
             assert (out / file).read_bytes() == (bench.cut / file).read_bytes()
@@ -271,6 +273,7 @@ def test_nf4_and_its_twin(
     assert config["bnb_4bit_use_double_quant"] is variant.double_quant
     assert config["bnb_4bit_compute_dtype"] == variant.compute_dtype
     assert outcome.choices["layers"].value == f"{15 - kept} of 15"
+    assert inspect(out).parameters == inspect(bench.cut).parameters
     assert outcome.choices["type"].value.startswith("nf4")
     raw = read_raw(out / "model.safetensors")
     states = [name for name in raw if name.endswith("quant_state.bitsandbytes__nf4")]

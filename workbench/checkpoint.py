@@ -43,7 +43,10 @@ _CACHED_FROM = 1 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _NOT_LINEAR = re.compile(r"embed|lm_head|\bwte\b|\bwpe\b|norm", re.IGNORECASE)
 #: What compressed formats add beside a weight; these are no parameters of the model.
-_ADDED = re.compile(r"\.(weight|input|output|k|v)_(scale|zero_point|shape|g_idx|global_scale)$")
+_ADDED = re.compile(
+    r"\.(weight|input|output|k|v)_(scale|zero_point|shape|g_idx|global_scale)$"
+    r"|\.weight\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$"
+)
 
 
 def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
@@ -293,8 +296,12 @@ def _parameters(tensors: dict[str, Tensor], quantization: Any) -> int:
     for name, tensor in tensors.items():
         if _ADDED.search(name):
             continue
-        packed = name.endswith(".weight_packed")
-        total += tensor.elements * (32 // bits) if packed else tensor.elements
+        if name.endswith(".weight_packed"):
+            total += tensor.elements * (32 // bits)
+        elif f"{name}.absmax" in tensors:
+            total += tensor.elements * 2  # bitsandbytes: two 4-bit codes to a byte
+        else:
+            total += tensor.elements
     return total
 
 
