@@ -122,6 +122,7 @@ def model(folder: Path, hidden: int, intermediate: int, layers: int = 2) -> Chec
         elements = shape[0] * (shape[1] if len(shape) == 2 else 1)
         tensors[name] = ("BF16", shape, bytes(2 * elements))
     write_raw(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text("{}")
     return SMOL.model_copy(update={"path": str(folder)})
 
 
@@ -133,6 +134,24 @@ def test_notes_count_the_tensors_that_will_fall_back(tmp_path: Path) -> None:
     assert "Q5_0 and Q8_0 instead of Q4_K_M" in note
     assert notes(GgufSpec(name="q8", type="Q8_0"), checkpoint) == []
     assert notes(FakeSpec(name="f"), checkpoint) == []
+
+
+def test_notes_know_rows_that_no_block_divides(tmp_path: Path) -> None:
+    checkpoint = model(tmp_path, hidden=40, intermediate=96)
+    (note,) = notes(GgufSpec(name="g", type="Q6_K"), checkpoint)
+    assert "6 of 6 layer weights have rows of 40, 96" in note
+    assert "makes them Q8_0 and F16 instead of Q6_K" in note
+    (note,) = notes(GgufSpec(name="g", type="Q8_0"), checkpoint)
+    assert "4 of 6 layer weights have rows of 40, which 32 does not divide" in note
+    assert "makes them F16 instead of Q8_0" in note
+    assert notes(GgufSpec(name="g", type="F16"), checkpoint) == []
+
+
+def test_notes_say_what_a_gguf_leaves_out(tmp_path: Path) -> None:
+    checkpoint = model(tmp_path, hidden=256, intermediate=256)
+    (tmp_path / "config.json").write_text('{"vision_config": {}}')
+    (note,) = notes(GgufSpec(name="g"), checkpoint)
+    assert "language model alone; what vision_config in config.json" in note
 
 
 def test_no_notes_where_nothing_surprises(tmp_path: Path) -> None:

