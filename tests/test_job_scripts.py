@@ -40,6 +40,20 @@ def test_result_and_progress(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == names
 
 
+def test_peak_of_device_memory(tmp_path: Path) -> None:
+    """With a torch that has two devices; no GPU was used to write or test this."""
+    done = run(
+        tmp_path,
+        "import types\n"
+        "cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 2,\n"
+        "                             max_memory_reserved=lambda i: 100 + i)\n"
+        "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)\n"
+        "main(lambda job: {'n': 1})\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "result.json").read_text()) == {"n": 1, "peak_gpu_bytes": 201}
+
+
 def test_reported_failure(tmp_path: Path) -> None:
     done = run(tmp_path, "main(lambda job: fail('broke', 'layer 3', 'mend it'))\n")
     assert done.returncode == 1

@@ -16,8 +16,9 @@ from projects import ROOT
 from raw_safetensors import cut_layers, read_raw, write_raw
 
 from workbench import envs
+from workbench.artifact import examine
 from workbench.calibration import resolve_source, seal
-from workbench.checkpoint import COMPANIONS, inspect
+from workbench.checkpoint import COMPANIONS, digests, inspect
 from workbench.demo import DEMO_NAME, make_demo_checkpoint
 from workbench.errors import JobFailure
 from workbench.hardware import detect
@@ -88,6 +89,11 @@ def make(
             calibration_folder=bench.sealed_folder if variant.calibrates else None,
         )
     )
+    files = digests(folder / "out", None)
+    found = examine(
+        checkpoint, variant, folder / "out", files, bench.sealed if variant.calibrates else None
+    )
+    assert [c.sentence for c in found.checks if c.status != "PASS"] == []
     return folder / "out", outcome
 
 

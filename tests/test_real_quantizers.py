@@ -14,8 +14,9 @@ from projects import ROOT
 from raw_safetensors import cut_layers, read_raw
 
 from workbench import envs
+from workbench.artifact import examine
 from workbench.calibration import resolve_source, seal
-from workbench.checkpoint import COMPANIONS, inspect
+from workbench.checkpoint import COMPANIONS, digests, inspect
 from workbench.demo import is_complete, make_demo_checkpoint
 from workbench.errors import JobFailure
 from workbench.hardware import detect
@@ -109,6 +110,9 @@ def quantize(
             calibration_folder=calibration_folder,
         )
     )
+    files = digests(folder / "out", None)
+    found = examine(checkpoint, variant, folder / "out", files, calibration)
+    assert [c.sentence for c in found.checks if c.status != "PASS"] == []
     return folder / "out", outcome
 
 

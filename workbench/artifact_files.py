@@ -22,7 +22,7 @@ _KNOWN = (
     *("config.json", INDEX, "*.safetensors", "*.gguf", "calibration.json"),
     # llm-compressor; GPTQModel and AutoGPTQ; AutoAWQ
     *("recipe.yaml", "quantize_config.json", "quant_log.csv", "quant_config.json"),
-    "README.md",
+    *("README.md", "workbench_fake.json"),
 )
 #: First bytes of a pickle (protocols 2 to 5) and of a zip archive, which `torch.save` writes.
 _MAGIC = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")

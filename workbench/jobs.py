@@ -63,6 +63,12 @@ class JobResult:
     seconds: float
     peak_memory_bytes: int | None
 
+    @property
+    def peak_gpu_bytes(self) -> int | None:
+        """Most device memory the job's torch held; None where it used no GPU."""
+        found = self.value.get("peak_gpu_bytes")
+        return found if isinstance(found, int) else None
+
 
 def job_environment(
     extra: Mapping[str, str] = _NO_ENV, *, python: Path | str | None = None

@@ -167,6 +167,9 @@ class Manifest(Record):
     choices: dict[str, Choice] = {}
     seconds: float
     peak_memory_bytes: int | None = None
+    peak_gpu_bytes: int | None = Field(
+        None, description="most device memory the quantizing job held; None: it used no GPU"
+    )
     artifact: Artifact | None = Field(
         None, description="what its files were found to be; None for what was not produced here"
     )

@@ -129,6 +129,7 @@ def _twin(context: Context, made: Manifest, events: Events) -> Manifest:
                 "choices": outcome.choices,
                 "seconds": outcome.seconds,
                 "peak_memory_bytes": outcome.peak_memory_bytes,
+                "peak_gpu_bytes": outcome.peak_gpu_bytes,
                 "artifact": None,  # the checkpoint's, not the twin's
             }
         )

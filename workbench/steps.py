@@ -245,6 +245,7 @@ def _quantize(context: Context, chosen: AnyVariant, step: StepSpec, folder: Path
         choices=outcome.choices,
         seconds=outcome.seconds,
         peak_memory_bytes=outcome.peak_memory_bytes,
+        peak_gpu_bytes=outcome.peak_gpu_bytes,
         artifact=examine(context.facts.checkpoint, chosen, out, made.files, sealed),
     )
 

@@ -66,6 +66,15 @@ def _write(path: Path, value: Any) -> None:
     partial.replace(path)
 
 
+def _gpu_peak() -> dict[str, int]:
+    """Most device memory torch held, all devices together; nothing where it used none."""
+    torch = sys.modules.get("torch")  # a job that needs it has imported it
+    if torch is None or not torch.cuda.is_available():
+        return {}
+    peaks = (torch.cuda.max_memory_reserved(i) for i in range(torch.cuda.device_count()))
+    return {"peak_gpu_bytes": sum(peaks)}
+
+
 def versions(*distributions: str) -> dict[str, str]:
     """Installed version of each distribution named."""
     return {name: metadata.version(name) for name in distributions}
@@ -85,4 +94,4 @@ def main(work: Callable[[Job], dict[str, Any]]) -> None:
         error = {"what": failure.what, "where": failure.where, "fix": failure.fix}
         _write(result_path, {"error": error})
         raise SystemExit(1) from None
-    _write(result_path, value)
+    _write(result_path, value | _gpu_peak())

@@ -39,12 +39,14 @@ class QuantizeOutcome:
         packages: distribution -> version of the tools that did it.
         seconds: wall time of the job.
         peak_memory_bytes: largest resident size of the job's processes; None where not measured.
+        peak_gpu_bytes: most device memory its torch held; None where it used no GPU.
     """
 
     choices: dict[str, Choice] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     peak_memory_bytes: int | None = None
+    peak_gpu_bytes: int | None = None
 
 
 @dataclass(frozen=True)

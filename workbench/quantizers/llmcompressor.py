@@ -118,6 +118,7 @@ class LlmCompressor:
             packages=job.value["packages"],
             seconds=job.seconds,
             peak_memory_bytes=job.peak_memory_bytes,
+            peak_gpu_bytes=job.peak_gpu_bytes,
         )
 
 

@@ -152,9 +152,12 @@ def _manifest(record: Manifest) -> _Content:
         ("digest", text.short(record.weights_digest)),
         ("made in", text.seconds(record.seconds)),
         ("peak memory of the quantizing job", text.megabytes(record.peak_memory_bytes)),
+        ("peak GPU memory of the quantizing job", text.megabytes(record.peak_gpu_bytes)),
         ("made by", ", ".join(f"{k} {v}" for k, v in record.packages.items()) or "nothing"),
         ("folder", record.path),
     ]
+    if record.peak_gpu_bytes is None:
+        facts = [(name, value) for name, value in facts if "GPU" not in name]
     facts += [(name, _choice(choice)) for name, choice in record.choices.items()]
     return _Content(f"Variant {record.variant}", facts, _artifact(record.artifact))
 
