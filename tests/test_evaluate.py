@@ -15,6 +15,7 @@ import pytest
 from builders import serving
 from scripted_server import ScriptedServer, completion, echoed
 
+from workbench.client import Client
 from workbench.digest import sha256_text
 from workbench.errors import ServingFailure
 from workbench.evaluate import fake_answers, read_rows, run_suite
@@ -43,6 +44,9 @@ class Endpoint:
     serving: Serving
     key: str = "secret"
     model: str = "m"
+
+    def client(self, **settings: Any) -> Client:
+        return Client(self.base_url, self.key, self.model, **settings)
 
 
 def suite(n: int = 12, *, choices: list[str] | None = None, **changes: Any) -> Suite:
@@ -140,6 +144,7 @@ def test_conditions_say_what_must_be_equal(ask: Ask) -> None:
         "suite_digest": "suite digest",
         "template_digest": None,
         "tokenizer_digest": "tokenizer",
+        "ranking": None,
         "sampling": {"temperature": 0.0, "seed": 0, "max_tokens": 8},
     }
     assert chat["template_digest"] == "template"

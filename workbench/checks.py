@@ -4,8 +4,11 @@
                  where the lower limit is beyond it, otherwise INCONCLUSIVE with the items it takes
     performance  a ratio to the baseline, or an absolute target, of one figure of the profile; one
                  run of few requests, so no interval yet, and the sentence says how many requests
-    size         bytes of weights, or peak memory, against the baseline's
+    size         bytes of weights against the unquantized checkpoint's, or peak memory
     artifact     the produced files are what they claim to be; always on, no policy turns it off
+
+"The baseline" of a variant is the unquantized one that the same engine serves: for a GGUF file the
+checkpoint's own GGUF under llama.cpp (`Evidence.reference`). Sentences name it where it is another.
 
 What cannot be checked is MISSING or NOT COMPARABLE, never a pass. Numbers are compared unrounded
 and rounded only in sentences. How the statuses add up to a verdict is `workbench.gate`'s matter.
@@ -16,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench import stats
+from workbench.base import BASELINE
 from workbench.evidence import (
     Evidence,
     Refusal,
@@ -86,7 +90,7 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         none = "scores 0 on it" if baseline == 0 else f"scores only {points(baseline)} % on it"
         return answer(
             "INCONCLUSIVE",
-            f"the baseline {none}, so no loss beyond {points(check.margin)} points could show",
+            f"{_named(variant)} {none}, so no loss beyond {points(check.margin)} points could show",
             **values,
         )
     limit = points(check.margin)
@@ -119,6 +123,11 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         f"broken: {settle}",
         **values,
     )
+
+
+def _named(variant: VariantEvidence) -> str:
+    """What a sentence calls the unquantized variant another one is paired with."""
+    return "the baseline" if variant.reference == BASELINE else variant.reference
 
 
 def _moved(loss: float, baseline: float, score: float) -> str:
@@ -193,7 +202,8 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
         return answer(refusal.status, refusal.sentence)
     figures: list[float] = []
     requests: list[int] = []
-    for side in (variant, evidence.baseline) if relative else (variant,):
+    reference = evidence.reference(variant)
+    for side in (variant, reference) if relative else (variant,):
         found = _figure(side, check)
         if isinstance(found, Refusal):
             return answer(found.status, found.sentence)
@@ -205,11 +215,11 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     if relative:
         details["baseline_value"] = figures[1]
         if figures[1] <= 0:
-            return answer("INCONCLUSIVE", "the baseline's figure is 0, so there is no ratio")
+            return answer("INCONCLUSIVE", f"{_named(variant)}'s figure is 0, so there is no ratio")
     value = figures[0] / figures[1] if relative else figures[0]
     lower_is_better = check.max_ratio is not None or check.max_value is not None
     good = value <= limit if lower_is_better else value >= limit
-    what = f"{value:.3g} times the baseline's" if relative else f"{value:.4g}"
+    what = f"{value:.3g} times {_named(variant)}'s" if relative else f"{value:.4g}"
     bound = "at most" if lower_is_better else "at least"
     return answer(
         "PASS" if good else "FAIL",
@@ -248,7 +258,8 @@ def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, 
 
 def _profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> Refusal | None:
     """Refuse profiles that are missing, emulated, of other weights, or not alike."""
-    for side in (variant, evidence.baseline) if relative else (variant,):
+    reference = evidence.reference(variant)
+    for side in (variant, reference) if relative else (variant,):
         profile = side.profile
         if profile is None:
             return Refusal("MISSING", f"{side.variant} was not profiled")
@@ -264,10 +275,8 @@ def _profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> R
         wrong = wrong_weights(evidence, side, profile.serving)
         if wrong:
             return wrong
-    if relative and variant.profile and evidence.baseline.profile:
-        difference = first_difference(
-            _setting(evidence.baseline.profile), _setting(variant.profile)
-        )
+    if relative and variant.profile and reference.profile:
+        difference = first_difference(_setting(reference.profile), _setting(variant.profile))
         if difference:
             return Refusal("NOT COMPARABLE", f"the profiles were not made alike: {difference}")
     return None
@@ -311,9 +320,11 @@ def size(check: SizeCheck, evidence: Evidence, variant: VariantEvidence) -> Chec
     if baseline <= 0 or size <= 0:
         return answer("MISSING", "a size of 0 bytes was recorded, so there is no ratio")
     value = size / baseline
+    # Bytes on disk are compared with the checkpoint's own, whatever engine serves the variant.
+    whose = "the baseline" if check.metric == "weight_bytes" else _named(variant)
     return answer(
         "PASS" if value <= check.max_ratio else "FAIL",
-        f"{value:.3g} times the baseline's ({size / 1e6:.1f} of {baseline / 1e6:.1f} MB), "
+        f"{value:.3g} times {whose}'s ({size / 1e6:.1f} of {baseline / 1e6:.1f} MB), "
         f"where at most {check.max_ratio:.4g} is accepted",
         value=value,
     )
@@ -329,7 +340,7 @@ def _peak_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int]
     refusal = _profiles(evidence, variant, relative=True)
     if refusal:
         return refusal
-    ours, theirs = variant.profile, evidence.baseline.profile
+    ours, theirs = variant.profile, evidence.reference(variant).profile
     assert ours is not None and theirs is not None
     # Device memory where both have it: on a GPU the process's own memory is beside the point.
     for one, other in (

@@ -1,8 +1,9 @@
 """Asks a server for completions, and is the only place that reads the clock of a request.
 
-Every request goes to `/v1/completions` with text that was already rendered (the workbench owns
-the chat template) or with token ids, and without special tokens added: a second begin-of-text or a
-template applied twice is the most common silent wrong number. What comes back is typed, a failure
+Every request carries text that was already rendered (the workbench owns the chat template) or token
+ids, and no special tokens are added: a second begin-of-text or a template applied twice is the most
+common silent wrong number. How a request is written and an answer read is the engine's dialect
+(`workbench.dialect`). What comes back is typed, a failure
 is a `RequestFailed` with a short reason that can be counted, and nothing is ever half an answer: a
 stream that ends before its last event is a failure.
 
@@ -21,22 +22,16 @@ import json
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 
-from workbench.completion import (
-    MAX_QUOTE,
-    Completion,
-    RequestFailed,
-    SseParser,
-    Stream,
-    Token,
-    tokens_of,
-)
+from workbench.completion import MAX_QUOTE, Completion, RequestFailed, SseParser, Token
+from workbench.dialect import Ask, Dialect, OpenAiDialect
 
-__all__ = ["Client", "Completion", "RequestFailed", "SseParser", "Token", "run_async"]
+__all__ = ["Client", "Completion", "Piece", "RequestFailed", "SseParser", "Token", "run_async"]
 
 T = TypeVar("T")
 
@@ -44,8 +39,15 @@ T = TypeVar("T")
 _BUSY = (429, 503)
 
 
+class Piece(NamedTuple):
+    """One token of a text; its text is None where it is only a part of a character."""
+
+    id: int
+    text: str | None
+
+
 class Client:
-    """Requests to one server over persistent connections.
+    """Requests to one server, over persistent connections where its dialect has them.
 
     Args:
         base_url: such as ``http://127.0.0.1:8000``, without ``/v1``.
@@ -54,6 +56,7 @@ class Client:
         request_seconds: time limit of one request, from sending to the last byte.
         retries: how often a request is sent again after HTTP 429 or 503.
         backoff: seconds before the first retry, doubled each time, at most 8.
+        dialect: of the engine; default is vLLM's.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Client:
         request_seconds: float = 300.0,
         retries: int = 4,
         backoff: float = 0.25,
+        dialect: Dialect | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self.model = model
@@ -73,12 +77,13 @@ class Client:
         self._seconds = request_seconds
         self._retries = retries
         self._backoff = backoff
+        self._dialect = dialect or OpenAiDialect()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         # No limit on connections: the caller decides the concurrency, a queue here would hide it.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, force_close=not self._dialect.keeps_alive),
             timeout=self._timeout,
             headers={"Authorization": f"Bearer {self._key}"},
             trust_env=False,
@@ -102,6 +107,7 @@ class Client:
         max_tokens: int,
         temperature: float = 0.0,
         seed: int = 0,
+        stop: Sequence[str] = (),
         response_schema: Mapping[str, Any] | None = None,
         echo: bool = False,
         logprobs: int | None = None,
@@ -115,6 +121,7 @@ class Client:
             max_tokens: upper limit of the answer; 0 is allowed with `echo`.
             temperature: 0 is greedy.
             seed: for sampling; without effect at temperature 0.
+            stop: texts that end the answer; they are not part of it.
             response_schema: JSON schema the answer is decoded under.
             echo: return the prompt's tokens too, with `logprobs` their log-probabilities.
             logprobs: how many alternatives to compute; 0 gives the chosen token alone.
@@ -123,40 +130,53 @@ class Client:
 
         Raises:
             RequestFailed: no answer, an error, a time-out, or an answer that is not whole.
+            ValueError: the engine's dialect cannot express what is asked.
         """
-        body: dict[str, Any] = {
-            "model": self.model,
-            "prompt": prompt if isinstance(prompt, str) else list(prompt),
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "seed": seed,
-            "add_special_tokens": False,
-        }
-        if echo:
-            body["echo"] = True
-        if logprobs is not None:
-            body["logprobs"] = logprobs
-        if ignore_eos:
-            body["ignore_eos"] = True
-        if response_schema is not None:
-            # vLLM ignores the older `guided_json` without a word; this one it enforces.
-            schema = {"name": "response", "schema": dict(response_schema)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if stream:
-            body |= {
-                "stream": True,
-                "stream_options": {"include_usage": True},
-                "return_token_ids": True,
-            }
+        ids = None
+        if isinstance(prompt, str) and self._dialect.wants_ids:
+            ids = tuple(piece.id for piece in await self.tokenize(prompt))
+        ask = Ask(
+            prompt=ids if ids is not None else prompt if isinstance(prompt, str) else tuple(prompt),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop=tuple(stop),
+            response_schema=response_schema,
+            echo=echo,
+            logprobs=logprobs,
+            ignore_eos=ignore_eos,
+            stream=stream,
+        )
+        body = self._dialect.body(self.model, ask)
         for attempt in range(self._retries + 1):
             try:
-                return await self._ask(body, stream, attempt)
+                return replace(await self._ask(body, stream, attempt), prompt_ids=ids)
             except RequestFailed as failure:
                 busy = failure.reason in {f"http {code}" for code in _BUSY}
                 if not busy or attempt == self._retries:
                     raise
             await asyncio.sleep(min(8.0, self._backoff * 2**attempt))
         raise AssertionError("the loop returns or raises")
+
+    async def tokenize(self, text: str) -> tuple[Piece, ...]:
+        """A text's tokens by the server's own tokenizer; special tokens are known, none is added.
+
+        Raises:
+            RequestFailed: no answer, or one of another form than llama.cpp's `/tokenize` gives.
+        """
+        body = {
+            "content": text,
+            "add_special": False,
+            "parse_special": True,
+            "with_pieces": True,
+        }
+        answer = await self.post_json("/tokenize", body)
+        async with self._guard("/tokenize"):
+            # The piece of a part of a character comes as a list of bytes.
+            return tuple(
+                Piece(t["id"], t["piece"] if isinstance(t["piece"], str) else None)
+                for t in answer["tokens"]
+            )
 
     async def get_text(self, path: str) -> str:
         """The body of a GET, such as `/metrics`.
@@ -201,7 +221,7 @@ class Client:
         return text
 
     async def _ask(self, body: dict[str, Any], stream: bool, attempt: int) -> Completion:
-        path = "/v1/completions"
+        path = self._dialect.path
         session = self._open()
         async with self._guard(path):
             started = time.perf_counter()
@@ -210,16 +230,9 @@ class Client:
                     return await self._streamed(response, started, attempt)
                 answer = json.loads(await self._read(response, path))
             last = time.perf_counter()
-            choice = answer["choices"][0]
-            if not isinstance(choice["text"], str):
-                raise TypeError("the text of an answer is not a text")
-            usage = answer.get("usage") or {}
+            found = self._dialect.read(answer)
             return Completion(
-                text=choice["text"],
-                finish_reason=choice.get("finish_reason"),
-                prompt_tokens=usage.get("prompt_tokens"),
-                output_tokens=usage.get("completion_tokens"),
-                tokens=tuple(tokens_of(choice)),
+                **vars(found),
                 started=started,
                 first_token=None,
                 last=last,
@@ -229,7 +242,7 @@ class Client:
     async def _streamed(
         self, response: aiohttp.ClientResponse, started: float, attempt: int
     ) -> Completion:
-        parser, state = SseParser(), Stream()
+        parser, state = SseParser(), self._dialect.stream()
         async for chunk in response.content.iter_any():
             now = time.perf_counter()
             for data in parser.feed(chunk):

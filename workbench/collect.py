@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from workbench.base import BASELINE
 from workbench.context import Context
 from workbench.errors import StoreError, SuiteError
 from workbench.evidence import Evidence, VariantEvidence
@@ -22,11 +22,13 @@ from workbench.records import (
     Profile,
     Record,
     SampleRow,
+    SuiteResult,
 )
 from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
 from workbench.store import read_record, write_atomic
 from workbench.suites import fill
+from workbench.variants import AnyVariant
 
 R = TypeVar("R", bound=Record)
 
@@ -53,12 +55,12 @@ def collect(context: Context) -> Evidence:
             return record
         return record if getattr(record, "id", None) == ids[step] else None
 
-    def of(variant: str, method: str, repeat: bool = False) -> VariantEvidence:
-        folder = context.run.variant(variant)
-        evaluation = read(folder / "evaluation.json", Evaluation, f"evaluate:{variant}")
+    recipe = context.loaded.recipe
+
+    def rows_of(variant: str, results: Sequence[SuiteResult]) -> dict[str, tuple[SampleRow, ...]]:
         rows: dict[str, tuple[SampleRow, ...]] = {}
-        for result in (evaluation.repeat if repeat else evaluation.suites) if evaluation else ():
-            path = folder / "eval" / result.rows_file
+        for result in results:
+            path = context.run.variant(variant) / "eval" / result.rows_file
             if not path.is_file():
                 continue
             found = read_rows(path)
@@ -69,30 +71,39 @@ def collect(context: Context) -> Evidence:
                     fix=f"workbench run {context.loaded.source} puts the recorded ones back",
                 )
             rows[result.suite] = found
+        return rows
+
+    def of(variant: AnyVariant) -> VariantEvidence:
+        name = variant.name
+        folder = context.run.variant(name)
+        evaluation = read(folder / "evaluation.json", Evaluation, f"evaluate:{name}")
         return VariantEvidence(
-            variant=variant,
-            method=method,
-            manifest=read(folder / "manifest.json", Manifest, f"quantize:{variant}"),
+            variant=name,
+            method=variant.method,
+            manifest=read(folder / "manifest.json", Manifest, f"quantize:{name}"),
             evaluation=evaluation,
-            rows=rows,
-            profile=read(folder / "profile.json", Profile, f"profile:{variant}"),
+            rows=rows_of(name, evaluation.suites) if evaluation else {},
+            profile=read(folder / "profile.json", Profile, f"profile:{name}"),
+            reference=recipe.reference(variant),
+            repeat_rows=rows_of(name, evaluation.repeat) if evaluation else {},
         )
 
-    recipe = context.loaded.recipe
+    baseline, *references = map(of, recipe.references)
     again = recipe.replicas.values()
     return Evidence(
         run=context.run.name,
         recipe=recipe.name,
         recipe_digest=context.loaded.digest,
         checkpoint=read_record(context.run.checkpoint, Checkpoint),
-        baseline=of(BASELINE, "none"),
-        variants=tuple(of(v.name, v.method) for v in recipe.variants),
-        repeat_rows=of(BASELINE, "none", repeat=True).rows,
+        baseline=baseline,
+        variants=tuple(map(of, recipe.variants)),
+        repeat_rows=baseline.repeat_rows,
         replicas={
-            v.name: tuple(of(r.variant.name, v.method) for r in again if r.of == v.name)
+            v.name: tuple(of(r.variant) for r in again if r.of == v.name)
             for v in recipe.variants
             if v.repeat
         },
+        references=tuple(references),
     )
 
 

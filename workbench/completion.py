@@ -45,11 +45,24 @@ class Token:
         text: what it decodes to; empty for a part of a character.
         offset: position of its first character in the returned text, in code points.
         logprob: natural logarithm of its probability; None for the first token of a prompt.
+        id: its id, where the server tells.
     """
 
     text: str
     offset: int
     logprob: float | None
+    id: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said, times apart; the attributes are those of `Completion`."""
+
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    tokens: tuple[Token, ...]
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,7 @@ class Completion:
         last: when the last token (streamed) or the whole answer was received.
         token_times: one time for each token received; empty unless streamed.
         retries: how many times the server said "not now" before.
+        prompt_ids: the prompt's tokens as the server's own tokenizer made them, where it was asked.
     """
 
     text: str
@@ -79,6 +93,7 @@ class Completion:
     last: float
     token_times: tuple[float, ...] = ()
     retries: int = 0
+    prompt_ids: tuple[int, ...] | None = None
 
     @property
     def seconds(self) -> float:
@@ -166,9 +181,7 @@ class Stream:
         if data == "[DONE]":
             self.done = True
             return
-        event = json.loads(data)
-        if "error" in event:
-            raise RequestFailed("error in stream", f"the server said: {str(event)[:MAX_QUOTE]}")
+        event = self.decode(data)
         self.usage = event.get("usage") or self.usage
         for choice in event.get("choices") or ():
             text = choice.get("text") or ""
@@ -179,6 +192,19 @@ class Stream:
             self.text.append(text)
             self.tokens.extend(tokens_of(choice))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    @staticmethod
+    def decode(data: str) -> dict[str, Any]:
+        """The object in an event.
+
+        Raises:
+            RequestFailed: the event is an error.
+            ValueError: it is not JSON.
+        """
+        event: dict[str, Any] = json.loads(data)
+        if "error" in event:
+            raise RequestFailed("error in stream", f"the server said: {str(event)[:MAX_QUOTE]}")
+        return event
 
 
 def tokens_of(choice: Mapping[str, Any]) -> list[Token]:

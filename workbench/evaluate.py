@@ -10,17 +10,19 @@ cut to fit. A server that is gone raises, with what was answered kept.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.client import Client, Completion, RequestFailed, run_async
+from workbench.client import Client, RequestFailed, run_async
 from workbench.errors import ServingFailure
 from workbench.progress import Progress
-from workbench.questions import Question, check_tokens, fake_answers, likelihood, prepare
+from workbench.questions import Question, check_tokens, fake_answers, prepare
+from workbench.ranking import RANKINGS
 from workbench.records import SampleRow, SuiteResult
 from workbench.rows import RowFile, clean_text, keep_rows, read_rows, rows_digest, write_rows
 from workbench.scorers import score
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from workbench.tokenizer import Tokenizer
 
 __all__ = ["fake_answers", "read_rows", "run_suite", "summarize"]
+
+T = TypeVar("T")
 
 #: Greedy, so that two passes differ only where the server's arithmetic does.
 TEMPERATURE = 0.0
@@ -62,7 +66,7 @@ def run_suite(
         tokenizer: of the checkpoint that is served; renders and measures prompts.
         rows: the JSONL file of rows; what it holds already is kept where it still belongs.
         conditions: what must be equal for two results to pair; the digests of suite, template and
-            tokenizer and the sampling parameters are added.
+            tokenizer, the sampling parameters and the way choices are ranked are added.
         concurrency: samples asked at a time.
         limit: only the first so many samples; None is all.
         request_seconds: time limit of one request.
@@ -88,6 +92,9 @@ def run_suite(
     write_rows(rows, ordered)
     made = {
         **conditions,
+        "ranking": RANKINGS[endpoint.serving.engine].how
+        if suite.spec.ask == "rank_choices"
+        else None,
         "suite_digest": suite.digest,
         "template_digest": tokenizer.template_digest if suite.spec.chat_template else None,
         "tokenizer_digest": tokenizer.digest,
@@ -164,9 +171,7 @@ class _Asking:
         endpoint = self._endpoint
         async with (
             file.syncing(),
-            Client(
-                endpoint.base_url, endpoint.key, endpoint.model, request_seconds=request_seconds
-            ) as client,
+            endpoint.client(request_seconds=request_seconds) as client,
         ):
             try:
                 async with asyncio.TaskGroup() as group:
@@ -200,15 +205,18 @@ class _Asking:
 
     async def _generated(self, client: Client, question: Question) -> SampleRow:
         spec = self._suite.spec
-        answer = await self._complete(
-            client,
-            question.prompt,
-            max_tokens=spec.max_tokens,
-            response_schema=spec.response_schema,
+        answer = await _again(
+            lambda: client.complete(
+                question.prompt,
+                max_tokens=spec.max_tokens,
+                temperature=TEMPERATURE,
+                seed=SEED,
+                response_schema=spec.response_schema,
+            )
         )
         if answer.prompt_tokens is None or answer.output_tokens is None:
             raise RequestFailed("no usage", "the server did not say how many tokens it counted")
-        check_tokens(question, answer.prompt_tokens, self._engine)
+        check_tokens(question, answer.prompt_tokens, self._engine, answer.prompt_ids)
         output = clean_text(answer.text)
         return SampleRow(
             id=question.sample.id,
@@ -225,16 +233,13 @@ class _Asking:
 
     async def _ranked(self, client: Client, question: Question) -> SampleRow:
         choices = question.sample.choices or []
-        answers = [
-            await self._complete(
-                client, question.prompt + choice, max_tokens=0, echo=True, logprobs=0
-            )
-            for choice in choices
-        ]
-        sums = [
-            likelihood(question, choice, answer, self._tokenizer, self._engine)
-            for choice, answer in zip(choices, answers, strict=True)
-        ]
+        ranking = RANKINGS[self._engine]
+        begun = time.perf_counter()
+        scored = []
+        for choice in choices:
+            ask = functools.partial(ranking.score, client, question, choice, self._tokenizer)
+            scored.append(await _again(ask))
+        sums = [found.total for found in scored]
         # `index` of the maximum: the first of equals.
         best = choices[sums.index(max(sums))]
         return SampleRow(
@@ -244,23 +249,12 @@ class _Asking:
             output=best,
             score=score(self._suite.spec, question.sample, best),
             finish_reason=None,
-            prompt_tokens=sum(answer.prompt_tokens or 0 for answer in answers),
+            prompt_tokens=sum(found.prompt_tokens for found in scored),
             output_tokens=0,
             choice_logprobs=dict(zip(choices, sums, strict=True)),
-            started=answers[0].started - self._begun,
-            seconds=sum(answer.seconds for answer in answers),
+            started=begun - self._begun,
+            seconds=time.perf_counter() - begun,
         )
-
-    async def _complete(self, client: Client, prompt: str, **options: Any) -> Completion:
-        """One request, sent again where the connection broke: the server may only be busy."""
-        for pause in _PAUSES:
-            try:
-                return await client.complete(prompt, temperature=TEMPERATURE, seed=SEED, **options)
-            except RequestFailed as failure:
-                if failure.reason not in _BROKEN:
-                    raise
-            await asyncio.sleep(pause)
-        return await client.complete(prompt, temperature=TEMPERATURE, seed=SEED, **options)
 
     def _failed(self, question: Question, begun: float, error: str) -> SampleRow:
         return SampleRow(
@@ -298,3 +292,15 @@ class _Asking:
             where=self._endpoint.base_url,
             fix="read the server's log; what was answered is kept, the same command goes on there",
         )
+
+
+async def _again(ask: Callable[[], Awaitable[T]]) -> T:
+    """One request, sent again where the connection broke: the server may only be busy."""
+    for pause in _PAUSES:
+        try:
+            return await ask()
+        except RequestFailed as failure:
+            if failure.reason not in _BROKEN:
+                raise
+        await asyncio.sleep(pause)
+    return await ask()

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.base import BASELINE
 from workbench.records import (
     Checkpoint,
     CheckStatus,
@@ -36,6 +37,8 @@ class VariantEvidence:
         evaluation: suites asked of it.
         rows: suite name -> its rows, in any order.
         profile: latency and memory.
+        reference: name of the unquantized variant it is paired with, which the same engine serves.
+        repeat_rows: suite -> rows of the second pass (A/A) of a further reference.
     """
 
     variant: str
@@ -44,6 +47,8 @@ class VariantEvidence:
     evaluation: Evaluation | None = None
     rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
     profile: Profile | None = None
+    reference: str = BASELINE
+    repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Evidence:
         variants: the others, in the recipe's order.
         repeat_rows: suite -> rows of the baseline's second pass (A/A).
         replicas: variant -> the same made with other calibration seeds.
+        references: the checkpoint unquantized for another engine (a GGUF file for llama.cpp).
     """
 
     run: str
@@ -69,6 +75,28 @@ class Evidence:
     variants: tuple[VariantEvidence, ...]
     repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
     replicas: Mapping[str, tuple[VariantEvidence, ...]] = field(default_factory=dict)
+    references: tuple[VariantEvidence, ...] = ()
+
+    @property
+    def unquantized(self) -> tuple[VariantEvidence, ...]:
+        """The baseline, and the checkpoint unquantized for other engines."""
+        return (self.baseline, *self.references)
+
+    @property
+    def sides(self) -> tuple[VariantEvidence, ...]:
+        """Everything that was served: the unquantized ones first, then the variants."""
+        return (*self.unquantized, *self.variants)
+
+    def reference(self, variant: VariantEvidence) -> VariantEvidence:
+        """What a variant is paired with; empty where the run has no such reference."""
+        for side in self.unquantized:
+            if side.variant == variant.reference:
+                return side
+        return VariantEvidence(variant.reference, "none")
+
+    def second_pass(self, reference: VariantEvidence) -> Mapping[str, tuple[SampleRow, ...]]:
+        """Suite -> rows of the second time a reference was asked."""
+        return self.repeat_rows if reference is self.baseline else reference.repeat_rows
 
 
 @dataclass(frozen=True)
@@ -109,6 +137,13 @@ def wrong_weights(evidence: Evidence, variant: VariantEvidence, serving: Serving
     weights = weights_of(evidence, variant)
     if weights is None:
         return Refusal("MISSING", f"{variant.variant} has no manifest, so its weights are unknown")
+    source = variant.manifest.inputs.get("checkpoint") if variant.manifest else None
+    if variant is not evidence.baseline and source != evidence.checkpoint.weights_digest:
+        return Refusal(
+            "NOT COMPARABLE",
+            f"{variant.variant} was made of another checkpoint ({_short(source)}) "
+            f"than this run's ({_short(evidence.checkpoint.weights_digest)})",
+        )
     stands_for = serving.twin_of if serving.lane.name == "emulated" else serving.served_digest
     if stands_for != weights:
         return Refusal(
@@ -151,10 +186,10 @@ def _conditions(evaluation: Evaluation, result: SuiteResult) -> dict[str, Any]:
 
 
 def pair(evidence: Evidence, variant: VariantEvidence, suite: str) -> Paired | Refusal:
-    """Pair a variant's rows of one suite with the baseline's, or say why that cannot be done."""
+    """Pair a variant's rows of one suite with its reference's, or say why that cannot be done."""
     sides: list[dict[str, SampleRow]] = []
     conditions: list[dict[str, Any]] = []
-    for side in (evidence.baseline, variant):
+    for side in (evidence.reference(variant), variant):
         rows = _rows_of(evidence, side, suite)
         if isinstance(rows, Refusal):
             return rows
@@ -218,12 +253,21 @@ def _pair_rows(before: dict[str, SampleRow], after: dict[str, SampleRow]) -> Pai
     return Paired(tuple(before[i] for i in ids), tuple(after[i] for i in ids))
 
 
-def pair_repeat(evidence: Evidence, suite: str) -> Paired | Refusal:
-    """Pair the baseline's second pass with its first: what differs there is noise."""
-    first = _rows_of(evidence, evidence.baseline, suite)
-    second = evidence.repeat_rows.get(suite, ())
+def pair_repeat(
+    evidence: Evidence, suite: str, reference: VariantEvidence | None = None
+) -> Paired | Refusal:
+    """Pair a reference's second pass with its first: what differs there is noise.
+
+    Args:
+        evidence: of the run.
+        suite: which one.
+        reference: an unquantized variant of the run; default is the baseline.
+    """
+    side = reference or evidence.baseline
+    first = _rows_of(evidence, side, suite)
+    second = evidence.second_pass(side).get(suite, ())
     if isinstance(first, Refusal):
         return first
     if not second or any(r.score is None or not 0 <= r.score <= 1 for r in second):
-        return Refusal("MISSING", "the baseline was not asked twice, or not answered twice")
+        return Refusal("MISSING", f"{side.variant} was not asked twice, or not answered twice")
     return _pair_rows(first, {row.id: row for row in second})

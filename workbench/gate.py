@@ -17,6 +17,7 @@ from typing import Any
 
 from workbench import checks as checking
 from workbench import sensitivity, stats
+from workbench.base import BASELINE
 from workbench.digest import content_id
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair_repeat, weights_of
 from workbench.records import Check, Gate, VariantVerdict, Verdict
@@ -44,7 +45,8 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         policy_digest=policy_digest,
         inputs=_inputs(evidence),
         variants=tuple(_judge(policy, evidence, v) for v in evidence.variants),
-        noise_floor=_noise_floor(evidence),
+        noise_floor=_noise_floor(evidence, evidence.baseline),
+        reference_noise={r.variant: _noise_floor(evidence, r) for r in evidence.references},
         sensitivity=spreads,
         warnings=(*_warnings(evidence), *sensitivity.warnings(spreads)),
     )
@@ -72,7 +74,7 @@ def timings_aside(gate: Gate) -> dict[str, Any]:
 def _inputs(evidence: Evidence) -> dict[str, str]:
     found: dict[str, str] = {}
     replicas = [one for group in evidence.replicas.values() for one in group]
-    for side in (evidence.baseline, *evidence.variants, *replicas):
+    for side in (*evidence.sides, *replicas):
         weights = weights_of(evidence, side)
         if weights:
             found[f"{side.variant}/weights"] = weights
@@ -89,10 +91,10 @@ def _inputs(evidence: Evidence) -> dict[str, str]:
     return found
 
 
-def _noise_floor(evidence: Evidence) -> dict[str, dict[str, float]]:
+def _noise_floor(evidence: Evidence, side: VariantEvidence) -> dict[str, dict[str, float]]:
     floor: dict[str, dict[str, float]] = {}
-    for suite in sorted(evidence.repeat_rows):
-        paired = pair_repeat(evidence, suite)
+    for suite in sorted(evidence.second_pass(side)):
+        paired = pair_repeat(evidence, suite, side)
         if isinstance(paired, Paired):
             first, second = paired.scores
             changed = stats.churn(first, second, *paired.outputs)
@@ -104,7 +106,7 @@ def _noise_floor(evidence: Evidence) -> dict[str, dict[str, float]]:
 
 
 def _warnings(evidence: Evidence) -> tuple[str, ...]:
-    served = [v.evaluation.serving for v in (evidence.baseline, *evidence.variants) if v.evaluation]
+    served = [v.evaluation.serving for v in evidence.sides if v.evaluation]
     fake = {"fake"} & ({s.engine for s in served} | {v.method for v in evidence.variants})
     text = "a fake engine or quantizer was used: this verdict says nothing about a model"
     return (text,) if fake else ()
@@ -125,12 +127,15 @@ def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> Vari
     lane = measured.serving.lane if measured else None
     if verdict == "GO" and lane and lane.name == "emulated":
         reason += "; measured on a dequantized twin, so this says nothing about speed or memory"
+    if variant.reference != BASELINE:
+        reason += f"; paired with {variant.reference}: the same checkpoint under the same engine"
     return VariantVerdict(
         variant=variant.variant,
         method=variant.method,
         verdict=verdict,
         reason=f"{reason}.",
         lane=lane,
+        reference=variant.reference,
         checks=checks,
     )
 

@@ -50,7 +50,7 @@ STEP_VERSIONS: dict[str, int] = {
     "calibrate": 1,
     "quantize": 2,
     "twin": 1,
-    "evaluate": 1,
+    "evaluate": 2,
     "profile": 1,
     "gate": 1,
 }
@@ -109,7 +109,7 @@ class StepSpec:
 def variant_lane(loaded: Loaded, variant: AnyVariant, facts: Facts) -> Lane:
     """The lane a variant is served on here; a recipe may ask for the twin all the same."""
     engine = loaded.recipe.engine(variant)
-    compute = serving_dtype(loaded, facts).value
+    compute = serving_dtype(loaded, facts, engine).value
     lane = choose_lane(variant.method, _options(variant), engine, facts.hardware, compute)
     if variant.serve_as == "twin" and lane.name in ("native", "weight-only fallback"):
         return Lane(
@@ -120,10 +120,16 @@ def variant_lane(loaded: Loaded, variant: AnyVariant, facts: Facts) -> Lane:
     return lane
 
 
-def serving_dtype(loaded: Loaded, facts: Facts) -> Choice:
-    """The compute dtype all variants share, with its reason."""
-    serve = loaded.recipe.serve
-    return choose_dtype(serve.dtype, facts.checkpoint, serve.engine, facts.hardware)
+def serving_dtype(loaded: Loaded, facts: Facts, engine: str) -> Choice:
+    """The compute dtype all variants that an engine serves share, with its reason."""
+    requested = loaded.recipe.serve.dtype
+    return choose_dtype(requested, facts.checkpoint, engine, facts.hardware)
+
+
+def most_at_a_time(recipe: Recipe) -> int:
+    """Most requests the recipe sends to one server at a time."""
+    profiled = recipe.profile.concurrency if recipe.profile else ()
+    return max((recipe.evaluate.concurrency, *profiled))
 
 
 def _options(variant: AnyVariant) -> dict[str, Any]:
@@ -187,15 +193,18 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
     serve = recipe.serve.model_dump(mode="json", exclude={"port", "startup_seconds"})
     for variant in recipe.all_variants:
         lane = variant_lane(loaded, variant, facts)
-        served = {
+        engine = recipe.engine(variant)
+        served: dict[str, Any] = {
             "serve": serve,
             "lane": lane.name,
-            "dtype": serving_dtype(loaded, facts).value,
+            "dtype": serving_dtype(loaded, facts, engine).value,
             "hardware": facts.hardware.key,
-            "engine": facts.locks.get(recipe.engine(variant)),
+            "engine": facts.locks.get(engine),
             "weights": made[variant.name],
             "twin": facts.locks.get("quantize") if lane.name == "emulated" else None,
         }
+        if engine == "llamacpp":  # its server is started with a slot for each
+            served["at_a_time"] = most_at_a_time(recipe)
         evaluate = recipe.evaluate.model_dump(mode="json", exclude={"suites", "request_seconds"})
         evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant in recipe.references
         add(
@@ -336,11 +345,17 @@ def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | Non
         return quantizer(variant.method).estimate(variant, checkpoint, calibration, facts.hardware)
     if recipe.serve.engine == "fake":
         return 3.0, 200_000_000
-    on_gpu = bool(facts.hardware.gpus)
+    engine = recipe.engine(recipe.variant(step.variant)) if step.variant else recipe.serve.engine
+    on_gpu = bool(facts.hardware.gpus) and engine != "llamacpp"
     # 40 tokens/s for 135 M parameters at concurrency 16 in float32 on two cores, in proportion.
     rate = 2000.0 if on_gpu else 40.0 * 135e6 / checkpoint.parameters * facts.hardware.cores / 2
     startup = 120.0 if on_gpu else 45.0
     memory = checkpoint.parameters * (2 if on_gpu else 4) + 2_500_000_000
+    if engine == "llamacpp":
+        # 76 tokens/s at concurrency 8 on the same cores; ready within seconds; weights in their own
+        # type, and a KV cache of at most a quarter of the memory.
+        rate, startup = rate * 76 / 40, 3.0
+        memory = checkpoint.weight_bytes + 1_000_000_000
     if step.kind == "evaluate":
         limit = recipe.evaluate.limit or 10**9
         tokens = sum(min(n, limit) * most for n, most in facts.suite_sizes.values())

@@ -222,7 +222,8 @@ _PANELS: tuple[tuple[str, str | None, str], ...] = (
 
 def measured(evidence: Evidence) -> list[tuple[int, str, tuple[LoadPoint, ...]]]:
     """Variants whose speed was really measured: position, name and load points."""
-    sides = (evidence.baseline, *evidence.variants)
+    # Further references last, so that a variant has one colour in every figure.
+    sides = (evidence.baseline, *evidence.variants, *evidence.references)
     return [
         (i, side.variant, side.profile.points)
         for i, side in enumerate(sides)

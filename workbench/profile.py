@@ -118,13 +118,7 @@ async def _profile(
     points = []
     async with (
         # A retry would hide a refusal inside a latency.
-        Client(
-            endpoint.base_url,
-            endpoint.key,
-            endpoint.model,
-            request_seconds=request_seconds,
-            retries=0,
-        ) as client,
+        endpoint.client(request_seconds=request_seconds, retries=0) as client,
         _watched(endpoint) as peak,
     ):
         for number, (workload, level) in enumerate(plan):

@@ -73,17 +73,21 @@ def prepare(suite: Suite, sample: Sample, tokenizer: Tokenizer, longest: int) ->
     )
 
 
-def check_tokens(question: Question, counted: int, engine: str) -> None:
+def check_tokens(
+    question: Question, counted: int, engine: str, server_ids: Sequence[int] | None = None
+) -> None:
     """Refuse an answer to other tokens than the checkpoint's own tokenizer makes of the prompt.
 
     A begin-of-text added twice, or a tokenizer file of another model, changes every score a little
-    and nothing visibly.
+    and nothing visibly. Where the server told the ids it made of the text, they must be ours.
 
     Raises:
-        RequestFailed: the counts differ.
+        RequestFailed: the counts, or the ids, differ.
     """
+    if server_ids is not None and tuple(server_ids) != question.prompt_ids:
+        raise other_tokens(server_ids, question.prompt_ids)
     if engine not in COUNTS_WORDS and counted != len(question.prompt_ids):
-        raise _other_tokens(counted, len(question.prompt_ids))
+        raise _other_count(counted, len(question.prompt_ids))
 
 
 def likelihood(
@@ -103,9 +107,9 @@ def likelihood(
     else:
         ids = tokenizer.encode(question.prompt + choice, False)
         if answer.tokens and len(answer.tokens) != len(ids):
-            raise _other_tokens(len(answer.tokens), len(ids))
+            raise _other_count(len(answer.tokens), len(ids))
         # Where the border was merged into one token, that token belongs to the choice.
-        values = [t.logprob for t in answer.tokens[_common(question.prompt_ids, ids) :]]
+        values = [t.logprob for t in answer.tokens[common_length(question.prompt_ids, ids) :]]
         known = [value for value in values if value is not None]
         total = math.fsum(known) if known and len(known) == len(values) else math.nan
     if not math.isfinite(total):
@@ -133,7 +137,19 @@ def fake_answers(suite: Suite, tokenizer: Tokenizer) -> dict[str, Any]:
     return known
 
 
-def _other_tokens(counted: int, own: int) -> RequestFailed:
+def other_tokens(server: Sequence[int], own: Sequence[int]) -> RequestFailed:
+    """The failure of a server whose tokenizer makes other ids of a text than the checkpoint's."""
+    at = common_length(server, own)
+    return RequestFailed(
+        "other tokens",
+        f"the server's tokenizer makes {len(server)} tokens of the text, the checkpoint's "
+        f"{len(own)}, and they differ from token {at} on: {list(server[at : at + 3])} where "
+        f"{list(own[at : at + 3])} are right",
+        fix="the tokenizer inside the served file is not the checkpoint's: convert it again",
+    )
+
+
+def _other_count(counted: int, own: int) -> RequestFailed:
     return RequestFailed(
         "other tokens",
         f"the server counts {counted} tokens in the prompt, the checkpoint's tokenizer {own}",
@@ -141,7 +157,7 @@ def _other_tokens(counted: int, own: int) -> RequestFailed:
     )
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the common beginning."""
     n = 0
     for a, b in zip(one, other, strict=False):

@@ -306,6 +306,7 @@ class VariantVerdict(Record):
     verdict: Verdict
     reason: str
     lane: Lane | None
+    reference: str = Field("baseline", description="the unquantized variant it was paired with")
     checks: tuple[Check, ...]
 
 
@@ -335,7 +336,10 @@ class Gate(Record):
     )
     variants: tuple[VariantVerdict, ...]
     noise_floor: dict[str, dict[str, float]] = Field(
-        {}, description="suite -> A/A churn and difference"
+        {}, description="suite -> A/A churn and difference of the baseline"
+    )
+    reference_noise: dict[str, dict[str, dict[str, float]]] = Field(
+        {}, description="the same of each further reference, such as baseline-gguf"
     )
 
     sensitivity: tuple[Spread, ...] = Field((), description="of variants with `repeat`")

@@ -21,7 +21,7 @@ from workbench.context import Context
 from workbench.digest import content_id
 from workbench.errors import StoreError
 from workbench.events import Events
-from workbench.plan import STEP_VERSIONS, serving_dtype, variant_lane
+from workbench.plan import STEP_VERSIONS, most_at_a_time, serving_dtype, variant_lane
 from workbench.quantizers.twin import dequantize
 from workbench.questions import fake_answers
 from workbench.records import Lane, Manifest
@@ -177,13 +177,14 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         checkpoint=context.run.results.root / loaded.path,
         model_name=variant,
         lane=lane,
-        dtype=serving_dtype(context.loaded, context.facts),
+        dtype=serving_dtype(context.loaded, context.facts, engine),
         served_digest=loaded.weights_digest,
         twin_of=made.weights_digest if loaded is not made else None,
         environment=environment,
         hardware=context.facts.hardware,
         folder=folder,
         kv_cache=getattr(chosen, "kv_cache", "auto"),
+        concurrency=most_at_a_time(context.loaded.recipe),
         extra_env=extra,
         progress=events.progress,
     ) as endpoint:

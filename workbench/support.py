@@ -8,7 +8,8 @@
   not those of the format and are never gated.
 - *unsupported*: not even that. Whatever the table does not name is unsupported.
 
-A row holds for vLLM 0.32, the version the environments pin. It says what the engine *can* run; a
+A row holds for the versions the environments pin: vLLM 0.32, and xllamacpp 2026.10, which carries
+llama.cpp's server. It says what the engine *can* run; a
 canary still asks each server before anything is measured (`workbench.servers`).
 """
 
@@ -20,7 +21,16 @@ from typing import Any
 from workbench.errors import did_you_mean
 from workbench.records import Checkpoint, Choice, Hardware, Lane
 from workbench.support_rocm import ROCM_ROWS
-from workbench.support_rows import AWQ_ROWS, FP8_ROWS, INT8_ROWS, KV_ROWS, NF4_ROWS, Row
+from workbench.support_rows import (
+    AWQ_ROWS,
+    FP8_ROWS,
+    INT8_ROWS,
+    KV_ROWS,
+    LLAMACPP_ROWS,
+    NF4_ROWS,
+    Row,
+)
+from workbench.variants import METHODS
 
 _VLLM = "vLLM 0.32 sources"
 _DOCS = "vLLM 0.32 documentation, supported hardware"
@@ -134,12 +144,15 @@ VLLM_ROWS: tuple[Row, ...] = (
 )
 
 FAKE_ROWS: tuple[Row, ...] = tuple(
-    Row(method, "any", "native", "the fake engine computes nothing", "fake")
-    for method in ("none", "fake", "fp8", "gptq", "awq", "int8", "nf4")
+    Row(method, "any", "native", "the fake engine computes nothing", "fake") for method in METHODS
 )
 
 #: engine -> its rows
-TABLE: Mapping[str, tuple[Row, ...]] = {"vllm": VLLM_ROWS, "fake": FAKE_ROWS}
+TABLE: Mapping[str, tuple[Row, ...]] = {
+    "vllm": VLLM_ROWS,
+    "llamacpp": LLAMACPP_ROWS,
+    "fake": FAKE_ROWS,
+}
 
 
 def lane(
@@ -154,7 +167,7 @@ def lane(
     Args:
         method: of the variant, such as ``fp8``.
         options: the method's options, such as ``{"bits": 4}``; others are ignored.
-        engine: ``vllm`` or ``fake``.
+        engine: ``vllm``, ``llamacpp`` or ``fake``.
         hardware: of this machine.
         compute_dtype: dtype of the activations; None: the one `dtype` chooses by itself.
     """
@@ -173,16 +186,24 @@ def lane(
 
 
 def dtype(requested: str, checkpoint: Checkpoint, engine: str, hardware: Hardware) -> Choice:
-    """The dtype every variant of a run computes in, with the reason.
+    """The dtype every variant that an engine serves computes in, with the reason.
 
-    One dtype for all variants: a difference between two variants must not be one of arithmetic.
+    One dtype for all of them: a difference between two variants must not be one of arithmetic.
 
     Args:
         requested: ``auto`` or a dtype of the recipe.
         checkpoint: the unquantized one.
-        engine: ``vllm`` or ``fake``.
+        engine: ``vllm``, ``llamacpp`` or ``fake``.
         hardware: of this machine.
     """
+    if engine == "llamacpp":
+        unheard = "" if requested == "auto" else f"; serve.dtype {requested} does not reach it"
+        return Choice(
+            value="llama.cpp's own",
+            reason="it follows the weights' type: activations are float32 between layers and "
+            "become 8-bit for quantized weights, 16-bit for 16-bit ones; the KV cache is float16. "
+            f"The same rules hold for the unquantized GGUF it is paired with{unheard}",
+        )
     if requested != "auto":
         return Choice(value=requested, reason="the recipe says so")
     if engine == "fake":

@@ -243,3 +243,37 @@ KV_ROWS: tuple[Row, ...] = (
         f"{_VLLM}: cpu_attn._get_attn_isa",
     ),
 )
+
+_LLAMACPP = "xllamacpp 2026.10.11549"
+#: llama.cpp runs GGUF files and nothing else: a checkpoint it is to serve is converted first.
+LLAMACPP_ROWS: tuple[Row, ...] = (
+    Row(
+        "gguf",
+        "x86",
+        "native",
+        "llama.cpp has a kernel for every GGUF type; the pinned wheel uses AVX2 and no AVX-512",
+        f"measured with {_LLAMACPP}: its log names SSE3 SSSE3 AVX AVX2 F16C FMA BMI2",
+        isa=("avx2",),
+    ),
+    Row(
+        "gguf",
+        "arm",
+        "native",
+        "llama.cpp has a kernel for every GGUF type; the pinned wheel is built for plain Armv8",
+        f"{_LLAMACPP} documentation, installation",
+    ),
+    Row(
+        "gguf",
+        "cuda",
+        "native",
+        "on the processor: the pinned wheel is built without CUDA, so its speed is not the GPU's",
+        f"{_LLAMACPP} documentation, installation: CUDA wheels are not on PyPI",
+    ),
+    Row(
+        "gguf",
+        "rocm",
+        "native",
+        "on the processor: the pinned wheel is built without ROCm, so its speed is not the GPU's",
+        f"{_LLAMACPP} documentation, installation: ROCm wheels are not on PyPI",
+    ),
+)

@@ -132,8 +132,10 @@ def _variants(context: Context) -> list[Finding]:
             )
         level: Literal["ok", "warn"] = "ok" if lane.name == "native" else "warn"
         findings.append(Finding(level, f"{variant.name}: {lane.name} lane - {lane.reason}"))
-    dtype = serving_dtype(context.loaded, facts)
-    return [*findings, Finding("ok", f"served in {dtype.value} - {dtype.reason}")]
+    for engine in dict.fromkeys(recipe.engine(v) for v in recipe.all_variants):
+        dtype = serving_dtype(context.loaded, facts, engine)
+        findings.append(Finding("ok", f"{engine} computes in {dtype.value} - {dtype.reason}"))
+    return findings
 
 
 def _policy(context: Context) -> list[Finding]:

@@ -38,6 +38,7 @@ Questions = Mapping[str, Mapping[str, tuple[str, str]]]
 class _Regressions:
     variant: str
     suite: str
+    reference: str
     n: int
     lost: int
     gained: int
@@ -71,7 +72,9 @@ def render(
         about=_about(evidence),
         evidence=evidence,
         calibration=calibration,
-        sides=(evidence.baseline, *evidence.variants),
+        sides=evidence.sides,
+        made=(*evidence.references, *evidence.variants),
+        paired=_paired(evidence),
         verdicts={v.variant: v for v in gate.variants},
         groups=_groups(gate),
         quality=quality,
@@ -122,10 +125,11 @@ def _about(evidence: Evidence) -> str:
     name = PurePath(checkpoint.path).name
     millions = checkpoint.parameters / 1e6
     parts = [f"{name}: {checkpoint.architecture}, {millions:,.1f} M parameters, {checkpoint.dtype}"]
-    evaluations = [v.evaluation for v in (evidence.baseline, *evidence.variants) if v.evaluation]
+    evaluations = [v.evaluation for v in evidence.sides if v.evaluation]
     if evaluations:
-        serving = evaluations[0].serving
-        parts.append(f"asked under {serving.engine} {serving.engine_version} on {serving.hardware}")
+        served = [e.serving for e in evaluations]
+        engines = " and ".join(dict.fromkeys(f"{s.engine} {s.engine_version}" for s in served))
+        parts.append(f"asked under {engines} on {served[0].hardware}")
         times = sorted(e.finished for e in evaluations if e.finished)
         if times:
             parts.append(f"measured until {times[-1].replace('T', ' ').replace('+00:00', ' UTC')}")
@@ -170,12 +174,24 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
                     "loss": stats.paired_interval(before, after, confidence),
                     "churn": changed,
                     "p": stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)[1],
-                    "noise": gate.noise_floor.get(suite),
+                    "noise": _noise(gate, variant).get(suite),
                 }
             else:
                 row["refusal"] = paired.sentence
             rows.append(row)
     return rows
+
+
+def _noise(gate: Gate, variant: VariantEvidence) -> Mapping[str, Mapping[str, float]]:
+    return gate.reference_noise.get(variant.reference, gate.noise_floor)
+
+
+def _paired(evidence: Evidence) -> list[tuple[str, list[str]]]:
+    """Each reference but the baseline, with the variants paired with it."""
+    return [
+        (r.variant, [v.variant for v in evidence.variants if v.reference == r.variant])
+        for r in evidence.references
+    ]
 
 
 def _asked(side: VariantEvidence) -> list[str]:
@@ -202,6 +218,7 @@ def _regressions(evidence: Evidence, questions: Questions) -> list[_Regressions]
                 _Regressions(
                     variant=variant.variant,
                     suite=suite,
+                    reference=variant.reference,
                     n=len(pairs),
                     lost=len(worse),
                     gained=better,

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.client import Client, Completion, RequestFailed, run_async
+from workbench.dialect import dialect
 from workbench.errors import MachineError, ServingFailure
 from workbench.guard import Guarded
 from workbench.progress import Progress, silent
@@ -73,6 +74,7 @@ def serve(
     hardware: Hardware,
     folder: Path,
     kv_cache: str = "auto",
+    concurrency: int = 1,
     canary: Canary | None = None,
     extra_env: Mapping[str, str] | None = None,
     progress: Progress = silent,
@@ -92,6 +94,7 @@ def serve(
         hardware: of this machine.
         folder: for the log, the lease and `metrics.txt`; created.
         kv_cache: ``fp8`` where the variant asks for an FP8 KV cache.
+        concurrency: most requests the recipe sends at a time; an engine makes room for them.
         canary: what it must answer; None: the default one.
         extra_env: more environment variables for the process.
         progress: called with the seconds waited, 0, and what the server does.
@@ -113,6 +116,7 @@ def serve(
         hardware=hardware,
         kv_cache=kv_cache,
         twin=twin_of is not None,
+        concurrency=concurrency,
     )
     command = kind.command(launch)
     key = secrets.token_urlsafe(32)
@@ -238,17 +242,20 @@ class _Running:
                 "the engine has no working kernel for this checkpoint here, or another program "
                 "listens on the port",
             ) from error
-        problem = judge(canary, first, second)
+        problem = judge(canary, first, second, echoed=dialect(self.engine).echoes)
         if problem:
             raise self.failure(f"failed its canary: {problem}")
 
     async def _twice(self, canary: Canary) -> tuple[Completion, Completion]:
-        async with Client(self.base_url, self.key, self.model, request_seconds=120) as client:
+        spoken = dialect(self.engine)
+        async with Client(
+            self.base_url, self.key, self.model, request_seconds=120, dialect=spoken
+        ) as client:
             answers = [
                 await client.complete(
                     canary.prompt,
                     max_tokens=canary.max_tokens,
-                    echo=True,
+                    echo=spoken.echoes,
                     logprobs=0,
                     ignore_eos=True,
                 )

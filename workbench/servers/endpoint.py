@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from workbench.client import Client, Completion, RequestFailed, run_async
+from workbench.dialect import dialect
 from workbench.guardian import descendants, resident
 from workbench.records import Serving
 from workbench.servers.gpu import GpuWatch
@@ -58,6 +59,11 @@ class Endpoint:
     pid: int
     gpu: GpuWatch | None = None
 
+    def client(self, **settings: Any) -> Client:
+        """A client that speaks its engine's dialect; `settings` are those of `Client`."""
+        spoken = dialect(self.serving.engine)
+        return Client(self.base_url, self.key, self.model, dialect=spoken, **settings)
+
     def rss(self) -> int | None:
         """Resident bytes of the server's process tree now; None when it is gone."""
         return resident([self.pid, *descendants(self.pid)]) or None
@@ -67,16 +73,25 @@ class Endpoint:
         return self.gpu.used(self.pid) if self.gpu else None
 
 
-def judge(canary: Canary, first: Completion, second: Completion) -> str:
-    """What is wrong with a canary's two answers; empty where nothing is."""
-    answer = first.text.removeprefix(canary.prompt)
+def judge(canary: Canary, first: Completion, second: Completion, *, echoed: bool = True) -> str:
+    """What is wrong with a canary's two answers; empty where nothing is.
+
+    Args:
+        canary: what was asked.
+        first: its answer, with log-probabilities.
+        second: the same again.
+        echoed: the prompt's tokens are in it too.
+    """
+    answer = first.text.removeprefix(canary.prompt) if echoed else first.text
     if not answer:
         return "the answer has no text"
-    values = first.token_logprobs[1:]  # nothing precedes the first token of the prompt
+    # Nothing precedes the first token of a prompt.
+    values = first.token_logprobs[1:] if echoed else first.token_logprobs
     if not values or any(v is None or not math.isfinite(v) for v in values):
         return "a log-probability is missing or is not a number"
     if second.text != first.text:
-        return f"asked twice it answered {answer!r} and {second.text[len(canary.prompt) :]!r}"
+        again = second.text[len(first.text) - len(answer) :]
+        return f"asked twice it answered {answer!r} and {again!r}"
     if canary.expect is not None and canary.expect not in answer:
         return f"the answer {answer!r} does not contain {canary.expect!r}"
     return ""

@@ -17,6 +17,7 @@ from workbench.spec import ServeSpec
 #: engine -> where it is implemented; imported when it is used
 ENGINES: Mapping[str, str] = {
     "vllm": "workbench.servers.vllm:VllmEngine",
+    "llamacpp": "workbench.servers.llamacpp:LlamaCppEngine",
     "fake": "workbench.servers.fake:FakeEngine",
 }
 
@@ -35,6 +36,7 @@ class Launch:
         hardware: of this machine.
         kv_cache: ``fp8`` where the variant asks for an FP8 KV cache, else ``auto``.
         twin: whether `checkpoint` is a dequantized twin, which has no scales of a KV cache.
+        concurrency: most requests the recipe sends at a time.
     """
 
     spec: ServeSpec
@@ -46,6 +48,7 @@ class Launch:
     hardware: Hardware
     kv_cache: str = "auto"
     twin: bool = False
+    concurrency: int = 1
 
 
 @dataclass(frozen=True)
