@@ -27,6 +27,15 @@ from builders import demo, edit, evidence, simple, table
 from test_gate import TTFT, policy, quality, quality_policy
 
 from workbench import __version__, show
+from workbench.calibration_records import (
+    Contamination,
+    Dropped,
+    Lengths,
+    Overlap,
+    OverlapPair,
+    Strata,
+    Stratum,
+)
 from workbench.digest import sha256_text
 from workbench.evidence import Evidence
 from workbench.gate import decide
@@ -59,17 +68,52 @@ def calibration() -> Calibration:
         id="calibration",
         source="instructions",
         source_digest=sha256_text("source"),
+        source_rows=20,
         tokenizer_digest=sha256_text("tokenizer"),
         template_digest=sha256_text("template"),
         seed=7,
         max_tokens=128,
+        min_tokens=8,
+        packing="truncate",
+        strata=Strata(
+            by="language",
+            values={
+                "en": Stratum(rows=15, quota=0.75, samples=12),
+                "zh": Stratum(rows=5, quota=0.25, samples=4),
+            },
+        ),
+        lengths=Lengths(
+            rendered=(0, 0, 0, 15, 1, 0, 0, 0, 0, 0, 0),
+            sealed=(0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0),
+        ),
+        contamination=Contamination(
+            scope="sample",
+            rows=16,
+            limit=0.1,
+            ngram=13,
+            suites=(
+                Overlap(
+                    suite="sentiment",
+                    suite_digest=sha256_text("suite"),
+                    samples=80,
+                    matched={"exact": 1, "ngram": 2},
+                    short=3,
+                    share=1 / 80,
+                    ngram_share=2 / 80,
+                    pairs=(
+                        OverlapPair(row="7", sample="sent-001", kind="exact", text="<b>same</b>"),
+                        OverlapPair(row="9", sample="sent-002", kind="ngram", text="a \u202eb"),
+                    ),
+                ),
+            ),
+        ),
         rows=tuple(
             CalibrationRow(
                 row=str(i), text_digest="t", token_digest="t", tokens=100 + i, truncated=i == 0
             )
             for i in range(16)
         ),
-        dropped={"shorter than 8 tokens": 3},
+        dropped={"shorter than 8 tokens": Dropped(count=3, rows=("a", "b", "c"))},
         seal=sha256_text("seal"),
         tokens_file="tokens.jsonl",
     )
@@ -177,6 +221,7 @@ def test_it_answers_in_the_order_a_reader_asks() -> None:
         "What got worse",
         "How fast is it",
         "What does a saved byte cost?",
+        "What was it calibrated on?",
         "How it was measured",
         "Where it came from",
         sha256_text("gate"),
@@ -355,7 +400,7 @@ def test_cards_show_each_record_in_html_and_text() -> None:
     first = found.variants[1]
     records = [calibration(), first.manifest, first.evaluation, first.profile, full_gate(found)]
     expected = [
-        ("Calibration set", "16, of at most 128 tokens"),
+        ("Calibration set", "16 of at most 128 tokens"),
         ("Variant gptq", "112.0 MB"),
         ("Evaluation of gptq", "73.8 %"),
         ("Profile of gptq", "these figures are the twin's"),
@@ -470,4 +515,4 @@ def test_a_browser_shows_it_and_asks_nobody(tmp_path: Path) -> None:
     assert asked == []
     banner = re.search(r'<div class="banner fail" id="verdict">(.*?)</div>', dom, re.S)
     assert banner and "NO-GO" in banner[1] and "may ship: <b>fp8</b>" in banner[1]
-    assert dom.count("<svg") == 3 and "<script" not in dom
+    assert dom.count("<svg") == 4 and "<script" not in dom

@@ -1,4 +1,4 @@
-"""The base of everything a user writes: frozen, strict, and an unknown key is an error. Pure."""
+"""The bases of what a user writes and of what is recorded: frozen, and strict about keys. Pure."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ class Spec(BaseModel):
         if isinstance(data, dict):
             return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         return data
+
+
+class Record(BaseModel):
+    """Base of every output."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

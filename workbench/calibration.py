@@ -2,126 +2,93 @@
 
 The sample is the same on every machine and Python: rows are put in the order of
 ``sha256(seed, row id)`` and the first usable ones are taken, so no random generator is involved.
-A row's id is its ``id`` field, or ``line-<number>`` where it has none.
+With strata each value of the field is drawn from by itself, in the same order.
 
-A row is one of ``{"messages": [...]}``, ``{"prompt": ..., "response": ...}`` or ``{"text": ...}``.
-With the chat template, prompt and response become a user's and an assistant's turn, and a text one
-user's turn; without it, the parts are joined by an empty line.
+A sample is one row, cut at `max_tokens`, or (`packing: pack`) a stretch of exactly `max_tokens` of
+all rows one after another, with the end-of-sequence token between two rows; what does not fit
+into a sample begins the next. A packed sample holds rows of one stratum only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from workbench.calibration_records import (
+    LENGTH_BINS,
+    MOST_DROPPED_IDS,
+    Calibration,
+    Dropped,
+    Lengths,
+    Strata,
+    Stratum,
+    seal_of,
+)
+from workbench.calibration_spec import MIN_TOKENS, CalibrationSpec, HubSource
 from workbench.digest import canonical_json, content_id, sha256_bytes, sha256_file, sha256_text
 from workbench.errors import CalibrationError, RecipeError, did_you_mean
-from workbench.records import Calibration, CalibrationRow
-from workbench.spec import CalibrationSpec
+from workbench.packing import Rendered, Sample, cut, pack
+from workbench.sources import SourceRow, read_source, resolve_source
 from workbench.store import write_atomic
 from workbench.tokenizer import Tokenizer
 
+__all__ = ["MIN_TOKENS", "allocate", "altered", "draw", "resolve_source", "seal"]
+
 TOKENS_FILE = "tokens.jsonl"
-SAMPLES_FILE = "samples.jsonl"
-
-#: Shorter rows say nothing about a layer's inputs.
-MIN_TOKENS = 8
-_ROLES = ("system", "user", "assistant", "tool")
-_FIELDS = ("messages", "prompt", "response", "text")
 
 
-@dataclass(frozen=True)
-class SourceRow:
-    """One row of a source file.
+class _Drops:
+    """Rows left out, by reason: all are counted, the first are named."""
 
-    Attributes:
-        id: its ``id`` field, or ``line-<number>``.
-        where: file and line.
-        messages: the conversation it stands for.
-    """
+    def __init__(self, skipped: Mapping[str, Sequence[str]]) -> None:
+        self._rows = {reason: list(ids) for reason, ids in skipped.items()}
 
-    id: str
-    where: str
-    messages: tuple[dict[str, str], ...]
+    def add(self, reason: str, row_id: str) -> None:
+        self._rows.setdefault(reason, []).append(row_id)
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self._rows.items()))
+        return listed or "none dropped"
 
     @property
-    def text(self) -> str:
-        """The contents, joined by an empty line: the row without a template."""
-        return "\n\n".join(message["content"] for message in self.messages)
-
-
-def resolve_source(name: str, root: Path) -> Path:
-    """Find a calibration source: a folder of ``calib_data/``, or a JSONL file.
-
-    Args:
-        name: as the recipe says it.
-        root: the project's folder, which holds ``calib_data/``.
-
-    Raises:
-        CalibrationError: there is no such source.
-    """
-    shipped = root / "calib_data"
-    for path in (shipped / name / SAMPLES_FILE, root / name, Path(name)):
-        if path.is_file():
-            return path.resolve()
-    known = sorted(p.parent.name for p in shipped.glob(f"*/{SAMPLES_FILE}"))
-    raise CalibrationError(
-        f"there is no calibration source '{name}'",
-        where="calibration: source",
-        fix=f"{did_you_mean(name, known)}name a folder of calib_data/ "
-        f"({', '.join(known) or 'it has none'}) or a JSONL file",
-    )
-
-
-def read_source(path: Path) -> tuple[list[SourceRow], int]:
-    """Rows of a JSONL file in file order, and how many lines in it were blank.
-
-    A byte-order mark and CRLF line ends are taken as they come.
-
-    Raises:
-        CalibrationError: invalid UTF-8 (with its position), a line that is not JSON, a missing or
-            wrong field, an unknown role, a duplicate id; each with file and line.
-    """
-    rows: list[SourceRow] = []
-    blank = 0
-    seen: dict[str, str] = {}
-    for number, line in _lines(path):
-        where = f"{path}:{number}"
-        if not line.strip():
-            blank += 1
-            continue
-        row = _parse(line, number, where)
-        if row.id in seen:
-            raise CalibrationError(
-                f"two rows have the id '{row.id}'",
-                where=f"{where} and {seen[row.id]}",
-                fix="ids must differ: they decide which rows are sampled",
-            )
-        seen[row.id] = where
-        rows.append(row)
-    return rows, blank
+    def record(self) -> dict[str, Dropped]:
+        return {
+            reason: Dropped(count=len(ids), rows=tuple(ids[:MOST_DROPPED_IDS]))
+            for reason, ids in sorted(self._rows.items())
+        }
 
 
 def seal(
     spec: CalibrationSpec, source: Path, tokenizer: Tokenizer, id_: str, folder: Path
 ) -> Calibration:
-    """Sample, tokenize and seal; writes the token ids beside the record.
+    """Draw a set and write its token ids beside the record; see `draw`.
 
     Args:
         spec: how many rows, how long, which seed, with the template or without.
-        source: the JSONL file.
+        source: the source's file.
         tokenizer: of the checkpoint that will be quantized.
         id_: content id of the step.
         folder: where ``tokens.jsonl`` goes, one JSON list of token ids a line, in sampling order.
+    """
+    record, tokens = draw(spec, source, tokenizer, id_)
+    lines = "".join(json.dumps(ids, separators=(",", ":")) + "\n" for ids in tokens)
+    write_atomic(folder / TOKENS_FILE, lines.encode())
+    return record
+
+
+def draw(
+    spec: CalibrationSpec, source: Path, tokenizer: Tokenizer, id_: str = ""
+) -> tuple[Calibration, list[list[int]]]:
+    """Sample, render and tokenize. Writes nothing.
 
     Returns:
-        The record. ``dropped`` counts blank lines, empty, whitespace and duplicate rows over the
-        whole source, and rows that are too short among those drawn before the sample was full.
+        The record and the token ids of each sample. ``dropped`` counts blank lines, null, empty,
+        whitespace and duplicate rows and rows of no stratum over the whole source, and rows that
+        are too short among those drawn before the sample was full.
 
     Raises:
         CalibrationError: the source is broken or too small, or the template refuses a row.
@@ -132,84 +99,214 @@ def seal(
             where="calibration: chat_template",
             fix="say 'chat_template: false' to calibrate on the rows as they are",
         )
-    rows, blank = read_source(source)
-    dropped: Counter[str] = Counter()
-    if blank:
-        dropped["blank line"] = blank
-    usable = _usable(rows, dropped)
-    sealed: list[CalibrationRow] = []
-    tokens: list[list[int]] = []
-    for row in sorted(usable, key=lambda r: _order(spec.seed, r.id)):
-        if len(sealed) == spec.samples:
-            break
-        text, ids = _tokenize(row, spec, tokenizer)
-        if len(ids) < MIN_TOKENS:
-            dropped[f"shorter than {MIN_TOKENS} tokens"] += 1
-            continue
-        kept = ids[: spec.max_tokens]
-        tokens.append(kept)
-        sealed.append(
-            CalibrationRow(
-                row=row.id,
-                text_digest=sha256_text(text),
-                token_digest=sha256_bytes(canonical_json(kept)),
-                tokens=len(kept),
-                truncated=len(kept) < len(ids),
-            )
-        )
-    if len(sealed) < spec.samples:
-        lost = ", ".join(f"{n} {why}" for why, n in sorted(dropped.items())) or "none dropped"
-        raise CalibrationError(
-            f"{spec.samples} samples are asked for, the source has {len(sealed)} usable rows "
-            f"of {len(rows)} ({lost})",
-            where=str(source),
-            fix=f"ask for at most {len(sealed)} ('calibration: samples'), or add rows",
-        )
-    template_digest = tokenizer.template_digest if spec.chat_template else None
-    lines = "".join(json.dumps(ids, separators=(",", ":")) + "\n" for ids in tokens)
-    write_atomic(folder / TOKENS_FILE, lines.encode())
-    return Calibration(
+    found = read_source(spec, source)
+    drops = _Drops(found.skipped)
+    groups = _groups(spec, _usable(found.rows, drops), drops, source)
+    total = sum(map(len, groups.values()))
+    quotas = _quotas(spec, {name: len(rows) / total for name, rows in groups.items() if total})
+    counts = allocate(quotas, spec.samples)
+    samples: list[Sample] = []
+    for name, wanted in counts.items():
+        rendered = _render(groups[name], spec, tokenizer, drops)
+        if spec.packing == "pack":
+            made = pack(rendered, wanted, spec.max_tokens, _separator(tokenizer), len(samples))
+        else:
+            made = cut(rendered, wanted, spec.max_tokens)
+        if len(made) < wanted:
+            have = (wanted, len(made))
+            raise _too_few(spec, name, have, len(found.rows), drops, source)
+        samples += made
+    if spec.strata:
+        # Mixed, so that a method that stops early has seen every stratum.
+        samples.sort(key=lambda s: _order(spec.seed, s.sealed.row))
+    record = Calibration(
         id=id_,
-        source=spec.source,
+        source=spec.label,
+        source_revision=spec.source.revision if isinstance(spec.source, HubSource) else None,
         source_digest=sha256_file(source),
+        source_rows=len(found.rows) + len(found.skipped.get("null", ())),
         tokenizer_digest=tokenizer.digest,
-        template_digest=template_digest,
+        template_digest=tokenizer.template_digest if spec.chat_template else None,
         seed=spec.seed,
         max_tokens=spec.max_tokens,
-        rows=tuple(sealed),
-        dropped=dict(sorted(dropped.items())),
-        seal=content_id(
-            {
-                "rows": [row.model_dump(mode="json") for row in sealed],
-                "tokenizer": tokenizer.digest,
-                "template": template_digest,
-            }
+        min_tokens=spec.min_tokens,
+        packing=spec.packing,
+        rows=tuple(sample.sealed for sample in samples),
+        strata=_strata(spec, groups, quotas, counts),
+        lengths=Lengths(
+            rendered=_histogram(n for sample in samples for n in sample.lengths),
+            sealed=_histogram(len(sample.ids) for sample in samples),
         ),
+        dropped=drops.record,
+        seal="",
         tokens_file=TOKENS_FILE,
     )
+    return record.model_copy(update={"seal": seal_of(record)}), [s.ids for s in samples]
+
+
+def altered(folder: Path, record: Calibration) -> str:
+    """What is wrong with the tokens a record speaks of; an empty text where nothing is."""
+    if record.seal != seal_of(record):
+        return "its seal is not that of what it says"
+    try:
+        lines = (folder / record.tokens_file).read_bytes().splitlines()
+        digests = [sha256_bytes(canonical_json(json.loads(line))) for line in lines]
+    except (OSError, ValueError):
+        return f"its tokens {record.tokens_file} are lost or damaged"
+    if digests != [row.token_digest for row in record.rows]:
+        return f"its tokens {record.tokens_file} are not those that were sealed"
+    return ""
+
+
+def allocate(shares: Mapping[str, float], samples: int) -> dict[str, int]:
+    """Divide samples by shares: each its whole part, the rest to the largest remainders.
+
+    Args:
+        shares: name -> weight above 0; they need not add up to 1.
+        samples: how many there are to divide.
+
+    Returns:
+        Name -> count, in the order of `shares`; ties go to the name that sorts first.
+    """
+    total = math.fsum(shares.values())
+    exact = {name: samples * share / total for name, share in shares.items()}
+    # 0.29 x 100 is 28.999999999999996: what is a whole number by its decimals is one.
+    counts = {name: math.floor(round(value, 9)) for name, value in exact.items()}
+    rest = sorted(shares, key=lambda name: (-round(exact[name] - counts[name], 9), name))
+    for name in rest[: samples - sum(counts.values())]:
+        counts[name] += 1
+    return counts
 
 
 def _order(seed: int, row_id: str) -> str:
     return hashlib.sha256(f"{seed}\n{row_id}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _usable(rows: list[SourceRow], dropped: Counter[str]) -> list[SourceRow]:
-    """Rows that say something and say it first; the rest is counted in `dropped`."""
+def _histogram(lengths: Iterable[int]) -> tuple[int, ...]:
+    counts = [0] * len(LENGTH_BINS)
+    for length in lengths:
+        counts[bisect_right(LENGTH_BINS, length) - 1] += 1
+    return tuple(counts)
+
+
+def _usable(rows: list[SourceRow], drops: _Drops) -> list[SourceRow]:
+    """Rows that say something and say it first; the rest is dropped."""
     usable: list[SourceRow] = []
     seen: set[str] = set()
     for row in rows:
         contents = [message["content"] for message in row.messages]
         digest = content_id([dict(message) for message in row.messages])
         if any(not content for content in contents):
-            dropped["empty"] += 1
+            drops.add("empty", row.id)
         elif any(not content.strip() for content in contents):
-            dropped["whitespace only"] += 1
+            drops.add("whitespace only", row.id)
         elif digest in seen:
-            dropped["duplicate text"] += 1
+            drops.add("duplicate text", row.id)
         else:
             seen.add(digest)
             usable.append(row)
     return usable
+
+
+def _groups(
+    spec: CalibrationSpec, usable: list[SourceRow], drops: _Drops, source: Path
+) -> dict[str, list[SourceRow]]:
+    """Usable rows by stratum, each in the order they are drawn; one nameless group without strata.
+
+    Raises:
+        CalibrationError: no row has a value that a quota speaks of.
+    """
+    ordered = sorted(usable, key=lambda row: _order(spec.seed, row.id))
+    strata = spec.strata
+    if strata is None:
+        return {"": ordered}
+    groups: dict[str, list[SourceRow]] = {}
+    for row in ordered:
+        if row.stratum is not None:
+            groups.setdefault(row.stratum, []).append(row)
+    for name in strata.quotas or ():
+        if name not in groups:
+            raise CalibrationError(
+                f"no usable row has {strata.by} '{name}' ({drops})",
+                where=f"{source}; calibration: strata.quotas",
+                fix=f"{did_you_mean(name, groups)}values: {', '.join(sorted(groups)) or 'none'}",
+            )
+    chosen = strata.quotas or groups
+    for row in usable:  # in file order, as other rows are dropped
+        if row.stratum is None:
+            drops.add(f"no {strata.by}", row.id)
+        elif row.stratum not in chosen:
+            drops.add(f"{strata.by} without a quota", row.id)
+    return {name: groups[name] for name in sorted(chosen)}
+
+
+def _quotas(spec: CalibrationSpec, proportional: dict[str, float]) -> dict[str, float]:
+    if spec.strata is None:
+        return {"": 1.0}
+    quotas = spec.strata.quotas or proportional
+    total = math.fsum(quotas.values())
+    return {name: quotas[name] / total for name in sorted(quotas)}
+
+
+def _strata(
+    spec: CalibrationSpec,
+    groups: Mapping[str, Sequence[SourceRow]],
+    quotas: Mapping[str, float],
+    counts: Mapping[str, int],
+) -> Strata | None:
+    if spec.strata is None:
+        return None
+    return Strata(
+        by=spec.strata.by,
+        values={
+            name: Stratum(rows=len(groups[name]), quota=quotas[name], samples=count)
+            for name, count in counts.items()
+        },
+    )
+
+
+def _render(
+    rows: list[SourceRow], spec: CalibrationSpec, tokenizer: Tokenizer, drops: _Drops
+) -> Iterator[Rendered]:
+    """Rows of at least `min_tokens`, rendered and tokenized when they are asked for."""
+    for row in rows:
+        text, ids = _tokenize(row, spec, tokenizer)
+        if len(ids) < spec.min_tokens:
+            drops.add(f"shorter than {spec.min_tokens} tokens", row.id)
+        else:
+            yield Rendered(row.id, sha256_text(text), ids)
+
+
+def _too_few(
+    spec: CalibrationSpec, name: str, counts: tuple[int, int], rows: int, drops: _Drops, path: Path
+) -> CalibrationError:
+    """Of the samples wanted of a stratum, `counts` has how many, and how many there are."""
+    wanted, have = counts
+    usable = f"has {have} usable rows"
+    if spec.packing == "pack":
+        usable = f"fills {have} of {spec.max_tokens} tokens"
+    if spec.strata:
+        return CalibrationError(
+            f"{wanted} of the {spec.samples} samples are asked of {spec.strata.by} '{name}', which "
+            f"{usable} ({drops})",
+            where=f"{path}; calibration: strata",
+            fix="ask for fewer samples, give it a smaller quota, or add rows",
+        )
+    return CalibrationError(
+        f"{wanted} samples are asked for, the source {usable}, with {rows} rows in all ({drops})",
+        where=str(path),
+        fix=f"ask for at most {have} ('calibration: samples'), or add rows",
+    )
+
+
+def _separator(tokenizer: Tokenizer) -> int:
+    if tokenizer.eos_id is None:
+        raise CalibrationError(
+            "rows are packed with an end-of-sequence token between, and the tokenizer has none",
+            where="calibration: packing",
+            fix="say 'packing: truncate'",
+        )
+    return tokenizer.eos_id
 
 
 def _tokenize(row: SourceRow, spec: CalibrationSpec, tokenizer: Tokenizer) -> tuple[str, list[int]]:
@@ -233,84 +330,3 @@ def _tokenize(row: SourceRow, spec: CalibrationSpec, tokenizer: Tokenizer) -> tu
             fix="remove the token from the row's text, or from the chat template",
         )
     return text, ids
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    offset = path.stat().st_size - len(data)
-    lines = data.split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()  # the newline at the end of the file begins no line
-    for number, raw in enumerate(lines, 1):
-        try:
-            yield number, raw.removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CalibrationError(
-                f"invalid UTF-8 at byte {offset + error.start} of the file",
-                where=f"{path}:{number}",
-                fix="save the file as UTF-8",
-            ) from error
-        offset += len(raw) + 1
-
-
-def _parse(line: str, number: int, where: str) -> SourceRow:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise CalibrationError(
-            f"a line is not JSON: {error}", where=where, fix="one JSON object a line"
-        ) from error
-    if not isinstance(value, dict):
-        raise CalibrationError("a line is not a JSON object", where=where, fix='{"text": "..."}')
-    row_id = value.get("id", f"line-{number}")
-    if not isinstance(row_id, str) or not row_id:
-        raise CalibrationError(
-            f"the id of a row is not a text ({row_id!r})", where=where, fix='{"id": "a-1", ...}'
-        )
-    return SourceRow(row_id, where, tuple(_messages(value, where)))
-
-
-def _messages(value: dict[str, Any], where: str) -> list[dict[str, str]]:
-    if "messages" in value:
-        messages = value["messages"]
-        if not isinstance(messages, list) or not messages:
-            raise _field("'messages' is not a list with something in it", where)
-        return [_message(message, where) for message in messages]
-    if "prompt" in value or "response" in value:
-        turns = (("user", "prompt"), ("assistant", "response"))
-        return [{"role": role, "content": _text(value, key, where)} for role, key in turns]
-    if "text" not in value:
-        guesses = "".join(did_you_mean(key, _FIELDS) for key in value)
-        raise CalibrationError(
-            f"a row has no 'text', 'prompt' and 'response', or 'messages' "
-            f"(it has {', '.join(map(repr, value)) or 'nothing'})",
-            where=where,
-            fix=f"{guesses}give each row one of the three",
-        )
-    return [{"role": "user", "content": _text(value, "text", where)}]
-
-
-def _message(message: Any, where: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise _field("a message is not a JSON object", where)
-    role = message.get("role")
-    if role not in _ROLES:
-        raise CalibrationError(
-            f"a message has the unknown role {role!r}",
-            where=where,
-            fix=f"{did_you_mean(str(role), _ROLES)}roles are {', '.join(_ROLES)}",
-        )
-    return {"role": str(role), "content": _text(message, "content", where)}
-
-
-def _text(value: dict[str, Any], key: str, where: str) -> str:
-    if key not in value:
-        raise _field(f"the field '{key}' is missing", where)
-    found = value[key]
-    if not isinstance(found, str):
-        raise _field(f"the field '{key}' is not a text ({type(found).__name__})", where)
-    return found
-
-
-def _field(what: str, where: str) -> CalibrationError:
-    return CalibrationError(what, where=where, fix="correct the row, or remove it")

@@ -23,11 +23,13 @@ def problem(
         cls: the spec that was validated.
         node: the YAML tree of the file.
     """
-    keys, line = _locate(detail["loc"], node)
+    # Union tags in angle brackets stand in no file.
+    loc = tuple(part for part in detail["loc"] if not str(part).startswith("<"))
+    keys, line = _locate(loc, node)
     key = ".".join(keys)
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        known = sorted(_known_keys(cls, detail["loc"]))
+        known = sorted(_known_keys(cls, loc))
         return (
             f"unknown key '{key}'",
             line,
@@ -55,7 +57,7 @@ def problem(
     if kind.endswith("_type"):
         message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
         message = re.sub(r" or instance of \w+", "", message) + f", not {detail['input']!r}"
-    if not detail["loc"]:
+    if not loc:
         line = _line_of(message, node) or line
     return (f"'{key}': {message}" if key else message), line, _fix(kind, context)
 

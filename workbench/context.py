@@ -13,8 +13,9 @@ from pathlib import Path
 
 from workbench import envs
 from workbench.base import BASELINE
+from workbench.calibration_spec import HubSource
 from workbench.checkpoint import inspect
-from workbench.digest import sha256_file
+from workbench.digest import content_id, sha256_file
 from workbench.errors import CheckpointError, RecipeError
 from workbench.events import Events
 from workbench.hardware import detect
@@ -68,8 +69,11 @@ class Context:
         source = None
         calibration = loaded.recipe.calibration
         if calibration and any(loaded.recipe.calibrates(v) for v in loaded.recipe.variants):
-            found = loaded.calibration_source
-            source = sha256_file(found) if found else None
+            if isinstance(calibration.source, HubSource):
+                source = content_id(calibration.source.model_dump())  # a commit does not move
+            else:
+                found = loaded.calibration_source
+                source = sha256_file(found) if found else None
         return Facts(
             checkpoint=checkpoint,
             hardware=machine,

@@ -5,7 +5,8 @@
     │   ├── RecipeError                     unknown key, wrong type, missing file, impossible option
     │   ├── CheckpointError                 no tokenizer, truncated shard, wrong shape
     │   ├── SuiteError                      broken line, duplicate id, schema that is not a schema
-    │   ├── CalibrationError                too few usable rows, contaminated
+    │   ├── CalibrationError                a row that cannot be read, too few usable rows
+    │   │   └── ContaminationError          the set holds samples of an evaluation suite
     │   └── StoreError                      a record or run that is not there, unreadable, locked
     └── MachineError               exit 3   the machine or a tool failed: try again, free something
         ├── EnvironmentFailure              an isolated environment could not be made or verified
@@ -77,6 +78,10 @@ class SuiteError(UserError):
 
 class CalibrationError(UserError):
     """A calibration set cannot be made from the source."""
+
+
+class ContaminationError(CalibrationError):
+    """More of an evaluation suite stands in the calibration set than the recipe accepts."""
 
 
 class StoreError(UserError):

@@ -6,8 +6,9 @@ rows that were lost or edited, make it worth nothing, and the step is done again
 
 from __future__ import annotations
 
+from workbench import calibration
 from workbench.checkpoint import digests
-from workbench.records import Evaluation, Manifest, Record
+from workbench.records import Calibration, Evaluation, Manifest, Record
 from workbench.rows import altered
 from workbench.store import Results
 
@@ -26,6 +27,8 @@ def flaw(results: Results, kind: str, id_: str, record: Record) -> str:
         for name, digest in record.files.items():
             if found.get(name) != digest:
                 return f"its file {name} was {'altered' if name in found else 'lost'}"
+    if isinstance(record, Calibration):
+        return calibration.altered(results.artifact(kind, id_), record)
     if isinstance(record, Evaluation):
         return altered(results.artifact(kind, id_), record)
     return ""

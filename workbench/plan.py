@@ -47,7 +47,7 @@ from workbench.variants import AnyVariant
 
 #: Raised by hand when a step's own code changes what it produces; part of every id.
 STEP_VERSIONS: dict[str, int] = {
-    "calibrate": 1,
+    "calibrate": 2,
     "quantize": 2,
     "twin": 1,
     "evaluate": 2,
@@ -166,7 +166,10 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             "calibrate",
             variant.name if variant.name in recipe.replicas else None,
             {
-                "calibration": spec.model_dump(mode="json"),
+                # The set does not depend on what the suites may share with it.
+                "calibration": spec.model_dump(
+                    mode="json", exclude={"contamination_limit", "contamination_scope"}
+                ),
                 "source": facts.source_digest,
                 "tokenizer": source["tokenizer"],
                 "template": source["template"],

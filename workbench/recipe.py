@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from workbench.calibration import resolve_source
+from workbench.calibration_spec import HubSource
 from workbench.complaints import problem
 from workbench.digest import content_id
 from workbench.errors import RecipeError, UserError, did_you_mean
+from workbench.sources import hub_cached, resolve_source
 from workbench.spec import Policy, Recipe
 
 T = TypeVar("T", bound=BaseModel)
@@ -55,12 +56,16 @@ class Loaded:
     def calibration_source(self) -> Path | None:
         """File of the calibration source: beside the recipe, or a folder of `calib_data/`.
 
+        None without a calibration, and of a hub dataset that is not in the hub's cache yet.
+
         Raises:
             CalibrationError: there is no such source.
         """
         if self.recipe.calibration is None:
             return None
         name = self.recipe.calibration.source
+        if isinstance(name, HubSource):
+            return hub_cached(name)
         beside = self.source.parent / Path(name).expanduser()
         return beside if beside.is_file() else resolve_source(name, self.project)
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from workbench.artifact_records import Artifact
+from workbench.base import Record as Record
+from workbench.calibration_records import Calibration as Calibration
+from workbench.calibration_records import CalibrationRow as CalibrationRow
 
 Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"]
@@ -20,12 +23,6 @@ StepKind = Literal["calibrate", "quantize", "evaluate", "profile", "gate"]
 
 #: Exit codes of the command line. 1 is left to Python: it means a bug.
 EXIT_CODES: dict[Verdict, int] = {"GO": 0, "NO-GO": 10, "INCONCLUSIVE": 11}
-
-
-class Record(BaseModel):
-    """Base of every output."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class Choice(Record):
@@ -114,37 +111,6 @@ class Checkpoint(Record):
     tokenizer_digest: str
     template_digest: str | None
     files: dict[str, str] = Field(description="relative path -> sha256")
-
-
-class CalibrationRow(Record):
-    """One text of a sealed set."""
-
-    row: str = Field(description="id of the source row")
-    text_digest: str
-    token_digest: str
-    tokens: int
-    truncated: bool
-
-
-class Calibration(Record):
-    """A sealed calibration set: what exactly the calibrated methods saw."""
-
-    schema_: Literal["workbench.calibration/1"] = Field("workbench.calibration/1", alias="schema")
-    id: str
-    source: str
-    source_digest: str
-    tokenizer_digest: str
-    template_digest: str | None = Field(description="None where no template was applied")
-    seed: int
-    max_tokens: int
-    rows: tuple[CalibrationRow, ...]
-    dropped: dict[str, int] = Field(
-        description="reason -> how many rows of the source were dropped"
-    )
-    seal: str = Field(
-        description="content id of rows, tokenizer and template: the set's own digest"
-    )
-    tokens_file: str = Field(description="token ids beside the record, one JSON list a line")
 
 
 class Manifest(Record):

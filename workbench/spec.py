@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec
+from workbench.calibration_spec import CalibrationSpec as CalibrationSpec
 from workbench.variants import AnyVariant, GgufSpec, NoneSpec
 
 RECIPE_SCHEMA = "workbench.recipe/1"
@@ -35,16 +36,6 @@ class ModelSpec(Spec):
         if self.hub is not None and self.revision is None:
             raise ValueError("'hub' needs 'revision', a commit, so that the run can be repeated")
         return self
-
-
-class CalibrationSpec(Spec):
-    """Which texts a calibrated method sees."""
-
-    source: str = Field(description="name of a folder in calib_data/, or a JSONL file")
-    samples: int = Field(128, ge=1)
-    max_tokens: int = Field(512, ge=8, description="tokens per sample; longer texts are cut")
-    seed: int = 0
-    chat_template: bool = Field(True, description="render rows with the model's chat template")
 
 
 class ServeSpec(Spec):

@@ -19,8 +19,10 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 from workbench import calibration as calibration_module
 from workbench.artifact import examine
 from workbench.base import BASELINE, BASELINE_GGUF
+from workbench.calibrated import compared, source_file
 from workbench.checkpoint import weigh
 from workbench.collect import collect, decided, write_report
+from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.errors import StoreError, WorkbenchError
@@ -138,7 +140,14 @@ def _publish(context: Context, step: StepSpec, record: R) -> R:
         for result in (*record.suites, *record.repeat):
             write_if_new(target / result.rows_file, (folder / result.rows_file).read_bytes())
         baseline_manifest(context)
+    if isinstance(record, Calibration):
+        spec = context.loaded.recipe.calibration_of(step.variant or "")
+        assert spec is not None
+        published = context.run.published(step.kind, step.variant)
+        record = cast("R", compared(context, spec, record, published))
     write_if_new(context.run.published(step.kind, step.variant), dump_record(record))
+    if isinstance(record, Calibration) and record.contamination:
+        refuse(record.contamination, f"{context.loaded.source}: calibration")
     return record
 
 
@@ -164,13 +173,15 @@ def calibrate(context: Context, variant: str = "") -> Calibration:
 
     Raises:
         CalibrationError: the source is broken or too small.
+        ContaminationError: it holds more of a suite than the recipe accepts; the set is kept.
     """
     recipe = context.loaded.recipe
     step = context.spec(calibrate_step(recipe, variant))
-    spec, source = recipe.calibration_of(variant), context.loaded.calibration_source
-    assert spec is not None and source is not None
+    spec = recipe.calibration_of(variant)
+    assert spec is not None
 
     def make(folder: Path) -> Calibration:
+        source = source_file(context.loaded, spec)
         return calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
 
     return _once(context, step, Calibration, make)

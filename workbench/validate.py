@@ -12,13 +12,15 @@ from typing import Literal, NamedTuple
 
 from workbench import envs
 from workbench.base import BASELINE
-from workbench.calibration import read_source
+from workbench.calibration import draw
+from workbench.contamination import compare, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.quantizers import notes, quantizer
 from workbench.recipe import load_lock
+from workbench.sources import read_source
 
 _GIB = 2**30
 
@@ -67,19 +69,39 @@ def _run(context: Context) -> list[Finding]:
 
 
 def _calibration(context: Context) -> list[Finding]:
-    """Enough rows to draw from; which of them are usable is known when they are sealed."""
+    """The set as it will be sealed, and what the suites share with it."""
     recipe = context.loaded.recipe
     spec, source = recipe.calibration, context.loaded.calibration_source
-    if spec is None or source is None or not any(recipe.calibrates(v) for v in recipe.variants):
+    if spec is None or not any(recipe.calibrates(v) for v in recipe.variants):
         return []
-    rows = len(read_source(source)[0])
-    if rows < spec.samples:
+    if source is None:
+        text = f"calibration: '{spec.label}' is fetched, checked and compared when it is sealed"
+        return [Finding("warn", text)]
+    rows = read_source(spec, source).rows
+    if len(rows) < spec.samples and spec.packing == "truncate":
         raise RecipeError(
-            f"{spec.samples} calibration samples are asked for, '{spec.source}' has {rows} rows",
+            f"{spec.samples} calibration samples are asked for, '{spec.label}' has "
+            f"{len(rows)} rows",
             where=f"{context.loaded.source}: calibration.samples",
-            fix=f"ask for at most {rows}, or name a larger source",
+            fix=f"ask for at most {len(rows)}, or name a larger source",
         )
-    return [Finding("ok", f"calibration: {spec.samples} of {rows} rows of '{spec.source}'")]
+    record, _ = draw(spec, source, context.tokenizer)
+    dropped = ", ".join(f"{drop.count} {reason}" for reason, drop in record.dropped.items())
+    text = f"calibration: {spec.samples} of {len(rows)} rows of '{spec.label}'"
+    if spec.packing == "pack":
+        text = f"calibration: {spec.samples} samples packed of '{spec.label}' ({len(rows)} rows)"
+    findings = [Finding("ok", f"{text}; dropped: {dropped}" if dropped else text)]
+    for value, stratum in (record.strata.values if record.strata else {}).items():
+        level: Literal["ok", "warn"] = "ok" if stratum.samples else "warn"
+        text = f"{stratum.samples} samples of {stratum.rows} rows, quota {stratum.quota:.0%}"
+        findings.append(Finding(level, f"{spec.strata and spec.strata.by} {value}: {text}"))
+    compared = compare(spec, rows, record.row_ids, context.suites)
+    refuse(compared, f"{context.loaded.source}: calibration")
+    for overlap in compared.suites:
+        shared = ", ".join(f"{n} {kind}" for kind, n in overlap.matched.items()) or "none"
+        text = f"suite '{overlap.suite}' in the calibration set: {shared} of {overlap.samples}"
+        findings.append(Finding("warn" if overlap.matched else "ok", text))
+    return findings
 
 
 def _checkpoint(context: Context) -> list[Finding]:

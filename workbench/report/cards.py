@@ -7,14 +7,14 @@ Colours are those of the surrounding page, and no status relies on one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from workbench.artifact_records import Artifact
 from workbench.records import Calibration, Choice, Evaluation, Gate, Lane, Manifest, Profile, Record
-from workbench.report import text
+from workbench.report import calibration, text
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 _NUMBER = "text-align:right;vertical-align:top;padding:2px 12px 2px 0"
@@ -28,6 +28,7 @@ class _Content:
     title: str
     facts: list[tuple[str, Any]]
     tables: list[_Rows]
+    picture: Markup = field(default_factory=Markup)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def record_html(record: Record) -> str:
         for name, value in content.facts
     )
     parts.append(Markup("<table><tbody>{}</tbody></table>").format(facts))
+    parts.append(content.picture)
     for head, *body in content.tables:
         cells = Markup("").join(Markup('<th style="{}">{}</th>').format(_CELL, h) for h in head)
         lines = Markup("").join(
@@ -128,19 +130,30 @@ def _choice(choice: Choice) -> str:
 
 def _calibration(record: Calibration) -> _Content:
     lengths = sorted(r.tokens for r in record.rows)
+    revision = f" at {record.source_revision[:12]}" if record.source_revision else ""
+    packed = record.packing == "pack"
     facts: list[tuple[str, Any]] = [
-        ("source", f"{record.source}, seed {record.seed}"),
-        ("texts", f"{len(lengths)}, of at most {record.max_tokens} tokens"),
+        ("source", f"{record.source}{revision}, {record.source_rows} rows, seed {record.seed}"),
+        (
+            "samples",
+            f"{len(lengths)} {'packed to' if packed else 'of at most'} {record.max_tokens} tokens",
+        ),
         (
             "tokens",
-            f"{sum(lengths):,}, {lengths[0]} to {lengths[-1]} a text" if lengths else "none",
+            f"{sum(lengths):,}, {lengths[0]} to {lengths[-1]} a sample" if lengths else "none",
         ),
-        ("cut", f"{sum(r.truncated for r in record.rows)} texts were longer"),
+        ("cut", f"{sum(r.truncated for r in record.rows)} samples hold part of a row"),
         ("chat template", "applied" if record.template_digest else "not applied"),
         ("seal", text.short(record.seal)),
+        ("dropped", sum(drop.count for drop in record.dropped.values()) or "nothing"),
     ]
-    facts += [(f"dropped: {why}", count) for why, count in record.dropped.items()]
-    return _Content("Calibration set", facts, [])
+    if record.contamination:
+        scope = {"sample": "drawn rows", "source": "all rows"}[record.contamination.scope]
+        shared = sum(n for o in record.contamination.suites for n in o.matched.values())
+        against = f"{record.contamination.rows} {scope} against {len(record.contamination.suites)}"
+        facts.append(("contamination", f"{shared or 'no'} samples shared ({against} suites)"))
+    tables = calibration.tables(record)
+    return _Content("Calibration set", facts, [r for _, r in tables], calibration.histogram(record))
 
 
 def _manifest(record: Manifest) -> _Content:

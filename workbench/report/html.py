@@ -25,6 +25,7 @@ from markupsafe import Markup
 from workbench import __version__, plots, stats
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.records import Calibration, Check, Gate, SampleRow
+from workbench.report import calibration as calibration_tables
 from workbench.report import text
 
 #: Regressions shown for each variant and suite; the rest is counted.
@@ -72,6 +73,8 @@ def render(
         about=_about(evidence),
         evidence=evidence,
         calibration=calibration,
+        sealed=calibration_tables.tables(calibration) if calibration else [],
+        lengths=calibration_tables.histogram(calibration) if calibration else None,
         sides=evidence.sides,
         made=(*evidence.references, *evidence.variants),
         paired=_paired(evidence),

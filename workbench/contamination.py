@@ -1,0 +1,269 @@
+"""What evaluation suites share with a calibration set. Pure.
+
+A score on a text the method was tuned on says little.
+
+Compared are a row's messages and the fields a suite's prompt shows of a sample. Of what they
+share, the strictest kind counts:
+
+- ``exact``: a message (or the whole row) is the sample, spaces around it apart;
+- ``normalized``: the same after NFKC, case folding, and with punctuation and white space as one;
+- ``contained``: the whole of a sample of 13 words or more stands in the row;
+- ``ngram``: 13 words in a row are shared, or the whole of a shorter sample of 4 words or more.
+
+13 words are the window GPT-3 was cleaned with (Brown et al. 2020, appendix C). Chinese and Japanese
+have no spaces: there a token is one character and counts as 0.65 of a word, so that 13 words are
+20 characters. The first three kinds count against the recipe's limit; n-grams are shown.
+Texts are looked up by hash, so the time grows with their length and not with the pairs.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeGuard
+
+from workbench.calibration_records import Contamination, Overlap, OverlapKind, OverlapPair
+from workbench.calibration_spec import CalibrationSpec
+from workbench.errors import ContaminationError
+from workbench.sources import SourceRow
+from workbench.suites import Suite, placeholders
+
+NGRAM = 13
+#: Shorter samples are compared by equality alone: "Thank you very much" is in every letter.
+SHORTEST = 4
+KINDS: tuple[OverlapKind, ...] = ("exact", "normalized", "contained", "ngram")
+#: Kinds that count against the limit.
+BLOCKING = KINDS[:3]
+MOST_PAIRS = 50
+_SHOWN = 10
+_TEXT = 80
+
+# Weights are whole numbers, so that a window does not depend on how fractions are added.
+_WORD, _CHARACTER = 20, 13
+_NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_TOKEN = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])[^\W_])+")
+_SINGLE = re.compile(rf"[{_NO_SPACES}]")
+
+
+def words(text: str) -> list[str]:
+    """A text as the words that count: NFKC, case folded, without punctuation or white space."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return _TOKEN.findall(folded)
+
+
+def length(tokens: Sequence[str]) -> float:
+    """Words of a text, a Chinese or Japanese character counted as 0.65 of one."""
+    return sum(map(_weight, tokens)) / _WORD
+
+
+def windows(tokens: Sequence[str], size: int) -> Iterator[tuple[int, int]]:
+    """The shortest stretches of at least `size` words: (start, end) of each, one for each start."""
+    weights = [_weight(token) for token in tokens]
+    end, held = 0, 0
+    for start, weight in enumerate(weights):
+        while held < size * _WORD and end < len(tokens):
+            held += weights[end]
+            end += 1
+        if held < size * _WORD:
+            return
+        yield start, end
+        held -= weight
+
+
+def compare(
+    spec: CalibrationSpec,
+    rows: Iterable[SourceRow],
+    drawn: frozenset[str],
+    suites: Mapping[str, Suite],
+) -> Contamination:
+    """Compare every suite with the rows of a calibration set.
+
+    Args:
+        spec: limit, and whether the drawn rows or the whole source count.
+        rows: of the source.
+        drawn: ids of those in the set.
+        suites: by name.
+    """
+    index = _Index(suites)
+    best: dict[_Target, OverlapKind] = {}
+    pairs: dict[str, dict[OverlapKind, list[OverlapPair]]] = defaultdict(lambda: defaultdict(list))
+    compared = 0
+    for row in rows:
+        if spec.contamination_scope == "sample" and row.id not in drawn:
+            continue
+        compared += 1
+        for target, (kind, text) in index.look_up(row).items():
+            if target not in best or KINDS.index(kind) < KINDS.index(best[target]):
+                best[target] = kind
+            listed = pairs[target.suite][kind]
+            if len(listed) < MOST_PAIRS:
+                pair = OverlapPair(row=row.id, sample=target.sample, kind=kind, text=_short(text))
+                listed.append(pair)
+    overlaps = []
+    for name, suite in suites.items():
+        kinds = [kind for target, kind in best.items() if target.suite == name]
+        matched = {kind: n for kind in KINDS if (n := kinds.count(kind))}
+        total = len(suite.samples)
+        listed = [pair for kind in KINDS for pair in pairs[name][kind]]
+        overlaps.append(
+            Overlap(
+                suite=name,
+                suite_digest=suite.digest,
+                samples=total,
+                matched=matched,
+                short=index.short[name],
+                share=sum(matched.get(kind, 0) for kind in BLOCKING) / total,
+                ngram_share=matched.get("ngram", 0) / total,
+                pairs=tuple(listed[:MOST_PAIRS]),
+            )
+        )
+    return Contamination(
+        scope=spec.contamination_scope,
+        rows=compared,
+        limit=spec.contamination_limit,
+        ngram=NGRAM,
+        suites=tuple(overlaps),
+    )
+
+
+def known(
+    found: Contamination | None, spec: CalibrationSpec, suites: Mapping[str, Suite]
+) -> TypeGuard[Contamination]:
+    """Whether a comparison is of these suites and under this limit."""
+    return (
+        found is not None
+        and found.ngram == NGRAM
+        and found.scope == spec.contamination_scope
+        and found.limit == spec.contamination_limit
+        and {o.suite: o.suite_digest for o in found.suites}
+        == {name: suite.digest for name, suite in suites.items()}
+    )
+
+
+def refuse(found: Contamination, where: str) -> None:
+    """Stop where a suite shares more than is accepted.
+
+    Args:
+        found: the comparison.
+        where: what the error points at.
+
+    Raises:
+        ContaminationError: lists the pairs, ten of them for each suite.
+    """
+    lines = []
+    for overlap in found.suites:
+        if overlap.share <= found.limit:
+            continue
+        hits = sum(overlap.matched.get(kind, 0) for kind in BLOCKING)
+        lines.append(
+            f"suite '{overlap.suite}': {hits} of {overlap.samples} samples "
+            f"({overlap.share:.1%}) stand in the calibration set, {found.limit:.1%} are accepted"
+        )
+        blocking = [pair for pair in overlap.pairs if pair.kind in BLOCKING]
+        lines += [
+            f"  row {pair.row} = sample {pair.sample} ({pair.kind}): {pair.text}"
+            for pair in blocking[:_SHOWN]
+        ]
+        if len(blocking) > _SHOWN:
+            lines.append("  and more, see 'contamination' in calibration.json")
+    if lines:
+        raise ContaminationError(
+            "\n".join(lines),
+            where=where,
+            fix="take the rows out of the source, or accept the share with 'contamination_limit'",
+        )
+
+
+class _Target(NamedTuple):
+    suite: str
+    sample: str
+
+
+class _Index:
+    """Every sample of every suite, to be found by what a row holds."""
+
+    def __init__(self, suites: Mapping[str, Suite]) -> None:
+        self._exact: dict[str, list[_Target]] = defaultdict(list)
+        self._normalized: dict[str, list[_Target]] = defaultdict(list)
+        #: First words of a sample -> the whole of it.
+        self._whole: dict[str, list[tuple[_Target, list[str]]]] = defaultdict(list)
+        self._grams: dict[str, dict[_Target, None]] = defaultdict(dict)
+        self.short = dict.fromkeys(suites, 0)
+        for name, suite in suites.items():
+            for sample in suite.samples:
+                texts = list(_texts(suite, sample.model_dump()))
+                self._add(_Target(name, sample.id), texts)
+                self.short[name] += all(length(words(text)) < SHORTEST for text in texts)
+
+    def _add(self, target: _Target, texts: Sequence[str]) -> None:
+        whole = "\n".join(texts)
+        for text in dict.fromkeys([whole, *texts]):
+            tokens = words(text)
+            # One short field of several, such as a city, is not the sample.
+            if text != whole and length(tokens) < SHORTEST:
+                continue
+            self._exact[text.strip()].append(target)
+            if tokens:
+                self._normalized[_key(tokens)].append(target)
+            for start, end in windows(tokens, SHORTEST):
+                self._whole[_key(tokens[start:end])].append((target, tokens))
+                break
+            for start, end in windows(tokens, NGRAM):
+                self._grams[_key(tokens[start:end])][target] = None
+
+    def look_up(self, row: SourceRow) -> dict[_Target, tuple[OverlapKind, str]]:
+        """Samples a row shares something with: the strictest kind, and what is shared."""
+        found: dict[_Target, tuple[OverlapKind, str]] = {}
+
+        def add(target: _Target, kind: OverlapKind, text: str) -> None:
+            if target not in found or KINDS.index(kind) < KINDS.index(found[target][0]):
+                found[target] = (kind, text)
+
+        texts = [row.text, *(message["content"] for message in row.messages)]
+        for text in dict.fromkeys(texts):
+            for target in self._exact.get(text.strip(), ()):
+                add(target, "exact", text.strip())
+            for target in self._normalized.get(_key(words(text)), ()):
+                add(target, "normalized", text.strip())
+        tokens = words(row.text)
+        for start, end in windows(tokens, SHORTEST):
+            for target, whole in self._whole.get(_key(tokens[start:end]), ()):
+                if tokens[start : start + len(whole)] == whole:
+                    long = length(whole) >= NGRAM
+                    add(target, "contained" if long else "ngram", _joined(whole))
+        for start, end in windows(tokens, NGRAM):
+            for target in self._grams.get(_key(tokens[start:end]), ()):
+                add(target, "ngram", _joined(tokens[start:end]))
+        return found
+
+
+def _texts(suite: Suite, fields: Mapping[str, object]) -> Iterator[str]:
+    """What a suite's prompt shows of a sample, field by field."""
+    for name in placeholders(suite.spec.prompt):
+        value = fields.get(name)
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            yield "\n".join(item for item in value if isinstance(item, str))
+
+
+def _weight(token: str) -> int:
+    return _CHARACTER if _SINGLE.match(token) else _WORD
+
+
+def _key(tokens: Sequence[str]) -> str:
+    return "\n".join(tokens)
+
+
+def _joined(tokens: Sequence[str]) -> str:
+    text = ""
+    for token in tokens:
+        text += token if _SINGLE.match(token) else f" {token} "
+    return " ".join(text.split())
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _TEXT else f"{flat[: _TEXT - 1]}…"
