@@ -17,6 +17,7 @@ from raw_safetensors import read_raw, write_raw
 
 from workbench.artifact import examine
 from workbench.artifact_records import Artifact
+from workbench.calibration_records import Lengths
 from workbench.checkpoint import copy_companions, digests, inspect
 from workbench.quantconfig import Scheme, asked
 from workbench.records import Calibration, CalibrationRow
@@ -251,15 +252,20 @@ def seal() -> Calibration:
         id="id",
         source="instructions",
         source_digest="1" * 64,
+        source_rows=1,
         tokenizer_digest="2" * 64,
         template_digest=None,
         seed=7,
         max_tokens=64,
+        min_tokens=8,
         rows=(
             CalibrationRow(
                 row="1", text_digest="3" * 64, token_digest="4" * 64, tokens=9, truncated=False
             ),
         ),
+        packing="truncate",
+        strata=None,
+        lengths=Lengths(rendered=(1,) + (0,) * 10, sealed=(1,) + (0,) * 10),
         dropped={},
         seal="5" * 64,
         tokens_file="tokens.jsonl",

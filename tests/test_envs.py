@@ -74,11 +74,14 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 BOTH = "# two\nalpha==1.0\nbeta==2.0\n"
 
 
+TARGETS: tuple[envs.install.Target, ...] = ("cpu", "cuda")
+LOCKS = [(name, target) for target in TARGETS for name in envs.names(target)]
+
+
 # --------------------------------------------------------------------------- locks
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", list(envs.ENVIRONMENTS))
+@pytest.mark.parametrize(("name", "target"), LOCKS)
 def test_every_shipped_lock_is_complete_and_says_what_it_is(
     name: str, target: envs.install.Target
 ) -> None:
@@ -452,7 +455,8 @@ def test_listing_and_leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (half / "part").write_bytes(b"x" * 100_000_000)
     assert envs.leftovers("cpu") == [old]
     rows = {row.name: row for row in envs.listing("cpu")}
-    assert list(rows) == list(envs.ENVIRONMENTS)
+    assert list(rows) == envs.names("cpu")
+    assert [*rows, "autogptq"] == list(envs.ENVIRONMENTS) == envs.names("cuda")
     assert (rows["vllm"].state, rows["vllm"].size) == ("half-made", "0.1 GB")
     assert (rows["quantize"].state, rows["quantize"].size) == ("absent", "about 1.7 GB")
     assert rows["vllm"].lock_digest == envs.lock_digest("vllm", "cpu")
@@ -461,11 +465,18 @@ def test_listing_and_leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_default_names_are_in_the_table() -> None:
     assert set(envs.DEFAULT) <= set(envs.ENVIRONMENTS)
-    assert all(envs.approximate_bytes(n, "cpu") > 0 for n in envs.ENVIRONMENTS)
+    assert all(envs.approximate_bytes(name, target) > 0 for name, target in LOCKS)
+
+
+def test_an_environment_for_another_processor_is_refused() -> None:
+    with pytest.raises(RecipeError, match="'autogptq' does not exist for CPU") as error:
+        envs.spec("autogptq", "cpu")
+    assert "a machine with CUDA" in error.value.fix
+    assert "gptqmodel" in error.value.fix
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", list(envs.ENVIRONMENTS))
+@pytest.mark.parametrize("name", envs.names("cpu"))
 def test_the_real_environments_verify(name: str) -> None:
     record = envs.verify(name, "cpu")
     assert record.lock_digest == envs.lock_digest(name, "cpu")

@@ -21,7 +21,7 @@ from workbench.checkpoint import read_config, read_tensors
 from workbench.errors import WorkbenchError
 from workbench.quantconfig import Parsed, asked, differences, parse
 from workbench.records import Calibration, Checkpoint
-from workbench.variants import AwqSpec, GgufSpec, Int8Spec, VariantSpec
+from workbench.variants import AutoAwqSpec, AwqSpec, GgufSpec, Int8Spec, VariantSpec
 
 #: What reading a damaged file may raise.
 UNREADABLE = (WorkbenchError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError)
@@ -88,7 +88,7 @@ def _safetensors(
         )
     except UNREADABLE as error:
         return broken(source, parsed.method, weights, checks, error)
-    smoothed = isinstance(variant, AwqSpec) or (
+    smoothed = isinstance(variant, AwqSpec | AutoAwqSpec) or (
         isinstance(variant, Int8Spec) and variant.smoothing > 0
     )
     measured = layers.sizes(found, source.weight_bytes, sum(t.bytes for t in after.values()))

@@ -77,7 +77,9 @@ class Context:
         return Facts(
             checkpoint=checkpoint,
             hardware=machine,
-            locks={name: envs.lock_digest(name, machine.target) for name in envs.ENVIRONMENTS},
+            locks={
+                name: envs.lock_digest(name, machine.target) for name in envs.names(machine.target)
+            },
             suites={name: suite.digest for name, suite in self.suites.items()},
             suite_sizes={
                 name: (len(s.samples), s.spec.max_tokens if s.spec.ask == "generate" else 1)

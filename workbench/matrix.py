@@ -14,6 +14,7 @@ from workbench.gpus import GPUS, named
 from workbench.records import Hardware, Lane
 from workbench.support import TABLE, lane
 
+_ORIGINAL_GPTQ = {"bits": 4, "group_size": 128, "symmetric": True, "act_order": False}
 #: (label, method, options that decide the lane)
 FORMATS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("unquantized", "none", {}),
@@ -27,9 +28,9 @@ FORMATS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("AWQ W4A16", "awq", {"bits": 4, "zero_point": True}),
     ("NF4", "nf4", {"double_quant": True}),
     ("GGUF Q4_K_M", "gguf", {"type": "Q4_K_M"}),
-    ("GPTQ of GPTQModel", "gptqmodel", {"bits": 4, "symmetric": True, "act_order": False}),
-    ("GPTQ of AutoGPTQ", "auto-gptq", {"bits": 4, "symmetric": True, "act_order": False}),
-    ("AWQ of AutoAWQ", "autoawq", {"bits": 4, "zero_point": True}),
+    ("GPTQ of GPTQModel", "gptqmodel", _ORIGINAL_GPTQ),
+    ("GPTQ of AutoGPTQ", "auto-gptq", _ORIGINAL_GPTQ),
+    ("AWQ of AutoAWQ", "autoawq", {"bits": 4, "group_size": 128, "zero_point": True}),
 )
 _NO_COLUMN = "; vLLM publishes no Blackwell column: so say its sources' lowest capabilities"
 

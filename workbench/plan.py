@@ -188,7 +188,8 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
                 "calibration": sets[calibrate_step(recipe, variant.name)]
                 if recipe.calibrates(variant)
                 else None,
-                "environments": {name: facts.locks[name] for name in tools},
+                # None: it does not exist for this processor, which `validate` refuses.
+                "environments": {name: facts.locks.get(name) for name in tools},
                 # Converted once per source, not once per type.
                 "converted": made.get(BASELINE_GGUF) if variant.method == "gguf" else None,
             },

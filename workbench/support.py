@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.errors import did_you_mean
 from workbench.records import Checkpoint, Choice, Hardware, Lane
+from workbench.support_original import ORIGINAL_ROWS
 from workbench.support_rocm import ROCM_ROWS
 from workbench.support_rows import (
     AWQ_ROWS,
@@ -138,11 +139,13 @@ VLLM_ROWS: tuple[Row, ...] = (
     *AWQ_ROWS,
     *INT8_ROWS,
     *NF4_ROWS,
+    *ORIGINAL_ROWS,
     # ---------------------------------------------------------------- Arm
     Row("fp8", "arm", "emulated", "vLLM has no FP8 W8A8 kernel for Arm CPUs", _DOCS),
     Row("gptq", "arm", "emulated", "vLLM has no GPTQ kernel for Arm CPUs", _DOCS),
 )
 
+ORIGINALS = ("gptqmodel", "auto-gptq", "autoawq")
 FAKE_ROWS: tuple[Row, ...] = tuple(
     Row(method, "any", "native", "the fake engine computes nothing", "fake") for method in METHODS
 )

@@ -33,6 +33,7 @@ __all__ = [
     "leftovers",
     "listing",
     "lock_digest",
+    "names",
     "root",
     "spec",
     "verify",
@@ -46,6 +47,7 @@ class _Row:
     cpu_bytes: int
     cuda_bytes: int
     build: Build | None = None
+    targets: tuple[Target, ...] = ("cpu", "cuda")
 
 
 #: llama-cpp-python's own build takes ten minutes on two cores, nearly all of it for what quantizing
@@ -116,6 +118,25 @@ ENVIRONMENTS: dict[str, _Row] = {
         150_000_000,
         150_000_000,
     ),
+    "gptqmodel": _Row(
+        "GPTQModel: writes the GPTQ format",
+        ("torch", "transformers", "gptqmodel"),
+        1_700_000_000,
+        7_000_000_000,
+    ),
+    "autoawq": _Row(
+        "AutoAWQ (deprecated): writes the AWQ format",
+        ("torch", "transformers", "awq"),
+        1_500_000_000,
+        6_000_000_000,
+    ),
+    "autogptq": _Row(
+        "AutoGPTQ (ended in 2024): writes the GPTQ format; needs CUDA",
+        ("torch", "transformers", "auto_gptq"),
+        0,
+        6_000_000_000,
+        targets=("cuda",),
+    ),
 }
 #: What a run needs. `llamacpp` is for the tests.
 DEFAULT = ("quantize", "vllm")
@@ -145,17 +166,28 @@ def root() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "workbench" / "envs"
 
 
+def names(target: Target) -> list[str]:
+    """Names of the environments that exist for a processor."""
+    return [name for name, row in ENVIRONMENTS.items() if target in row.targets]
+
+
 def spec(name: str, target: Target) -> EnvironmentSpec:
     """The environment of that name for a processor.
 
     Raises:
-        RecipeError: there is none of that name.
+        RecipeError: there is none of that name, or it does not exist for that processor.
     """
     row = ENVIRONMENTS.get(name)
     if row is None:
         raise RecipeError(
             f"there is no environment '{name}'",
             fix=did_you_mean(name, ENVIRONMENTS) + f"environments: {', '.join(ENVIRONMENTS)}",
+        )
+    if target not in row.targets:
+        raise RecipeError(
+            f"environment '{name}' does not exist for {target.upper()}: {row.purpose}",
+            fix=f"create it on a machine with {' or '.join(row.targets).upper()}; environments "
+            f"here: {', '.join(names(target))}",
         )
     return EnvironmentSpec(
         name=name,
@@ -203,9 +235,9 @@ def verify(name: str, target: Target, progress: Progress = silent) -> Environmen
 
 
 def listing(target: Target) -> list[Listed]:
-    """Every environment of the table, there or not."""
+    """Every environment of the table for a processor, there or not."""
     rows = []
-    for name in ENVIRONMENTS:
+    for name in names(target):
         one = spec(name, target)
         folder = one.folder(root())
         now = build.state(one, root())
@@ -218,9 +250,9 @@ def listing(target: Target) -> list[Listed]:
 
 def leftovers(target: Target) -> list[Path]:
     """Environments of older locks or other Pythons in the folder: nothing here uses them."""
-    current = {spec(name, target).folder(root()).name for name in ENVIRONMENTS}
-    names = "|".join(map(re.escape, ENVIRONMENTS))
-    ours = re.compile(rf"\.?(({names})-{target}-[0-9a-f]{{12}})(\.pip-cache)?")
+    current = {spec(name, target).folder(root()).name for name in names(target)}
+    every = "|".join(map(re.escape, ENVIRONMENTS))
+    ours = re.compile(rf"\.?(({every})-{target}-[0-9a-f]{{12}})(\.pip-cache)?")
     if not root().is_dir():
         return []
     found = ((path, ours.fullmatch(path.name)) for path in root().iterdir() if path.is_dir())

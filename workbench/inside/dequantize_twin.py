@@ -1,7 +1,8 @@
 """Write the dequantized twin of a quantized checkpoint, in the `quantize` environment.
 
-Request: ``source`` (a checkpoint of compressed-tensors or of bitsandbytes), ``out`` (empty folder),
-``threads``. Result: versions, how many tensors were written and how many of them were dequantized.
+Request: ``source`` (a checkpoint of compressed-tensors, bitsandbytes, GPTQ or AWQ), ``out`` (empty
+folder), ``threads``. Result: versions, how many tensors were written and how many of them were
+dequantized.
 
 The twin holds exactly the tensors the unquantized checkpoint has, by name and shape, as plain
 float32. It has the quantized *weights'* quality; a scheme that also quantizes activations is not
@@ -143,6 +144,8 @@ def bitsandbytes(source: Path) -> tuple[dict[str, Any], int]:
 
 
 _READERS = {"compressed-tensors": compressed_tensors, "bitsandbytes": bitsandbytes}
+#: quant_methods that are read without the tool that wrote them.
+_PACKED = ("gptq", "awq")
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -155,7 +158,12 @@ def work(job: Job) -> dict[str, Any]:
     torch.set_num_threads(request["threads"])
     config = json.loads((source / "config.json").read_text("utf-8"))
     method = config.pop("quantization_config")["quant_method"]
-    found, quantized = _READERS[method](source)
+    if method in _PACKED:
+        import dequantize_packed
+
+        found, quantized = getattr(dequantize_packed, method)(source)
+    else:
+        found, quantized = _READERS[method](source)
     if not quantized:
         fail("nothing in the checkpoint is quantized", str(source), "serve it as it is")
     job.progress(1, 3, "checking the dequantized tensors")
@@ -179,7 +187,9 @@ def work(job: Job) -> dict[str, Any]:
     return {
         "tensors": len(tensors),
         "dequantized": quantized,
-        "packages": versions(method, "transformers", "torch", "safetensors"),
+        "packages": versions(
+            *([] if method in _PACKED else [method]), "transformers", "torch", "safetensors"
+        ),
     }
 
 

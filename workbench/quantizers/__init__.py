@@ -26,6 +26,9 @@ QUANTIZERS = {
     "int8": "workbench.quantizers.llmcompressor:LlmCompressor",
     "nf4": "workbench.quantizers.bitsandbytes:BitsAndBytes",
     "gguf": "workbench.quantizers.llamacpp:LlamaCpp",
+    "gptqmodel": "workbench.quantizers.gptqmodel:GptqModel",
+    "auto-gptq": "workbench.quantizers.autogptq:AutoGptq",
+    "autoawq": "workbench.quantizers.autoawq:AutoAwq",
     "fake": "workbench.quantizers.fake:FakeQuantizer",
 }
 

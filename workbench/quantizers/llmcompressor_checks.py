@@ -14,7 +14,17 @@ from pathlib import Path
 from workbench.errors import RecipeError, did_you_mean
 from workbench.records import Checkpoint
 from workbench.safetensors_header import read_header
-from workbench.variants import AwqSpec, Fp8Spec, GptqSpec, Int8Spec
+from workbench.variants import (
+    AutoAwqSpec,
+    AutoGptqSpec,
+    AwqSpec,
+    Fp8Spec,
+    GptqModelSpec,
+    GptqSpec,
+    Int8Spec,
+)
+
+GroupedSpec = GptqSpec | AwqSpec | GptqModelSpec | AutoGptqSpec | AutoAwqSpec
 
 #: Group sizes that engines have kernels for, the usual one first.
 USUAL_GROUP_SIZES = (128, 64, 32)
@@ -106,7 +116,7 @@ def ignores_head(ignore: tuple[str, ...]) -> bool:
     )
 
 
-def check_group(variant: GptqSpec | AwqSpec, checkpoint: Checkpoint) -> None:
+def check_group(variant: GroupedSpec, checkpoint: Checkpoint) -> None:
     """Refuse a group size that does not divide every layer's input width.
 
     llm-compressor refuses it too, but after it has loaded the model.

@@ -22,7 +22,7 @@ from workbench.records import Choice
 from workbench.store import disk_errors
 
 #: `quant_method` of the configs `inside/dequantize_twin.py` reads.
-READABLE = ("compressed-tensors", "bitsandbytes")
+READABLE = ("compressed-tensors", "bitsandbytes", "gptq", "awq")
 _SCRIPT = Path(__file__).parents[1] / "inside" / "dequantize_twin.py"
 TIMEOUT_SECONDS = 4 * 3600.0
 
@@ -33,7 +33,7 @@ def dequantize(
     """Write the twin of the quantized checkpoint `source` into `out`.
 
     Args:
-        source: folder of a compressed-tensors or bitsandbytes checkpoint.
+        source: folder of a compressed-tensors, bitsandbytes, GPTQ or AWQ checkpoint.
         out: folder of the twin; made here, and only complete when this returns.
         python: interpreter of the `quantize` environment.
         folder: scratch space of the job.
@@ -49,7 +49,7 @@ def dequantize(
         raise CheckpointError(
             f"no twin can be made of quant_method {quantization.get('quant_method')!r}",
             where=str(source),
-            fix=f"only {' and '.join(READABLE)} checkpoints have one",
+            fix=f"only checkpoints of {', '.join(READABLE)} have one",
         )
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
