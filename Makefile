@@ -20,14 +20,14 @@ $(READY): pyproject.toml workbench/envs/kernel.txt
 	@touch $@
 
 quickstart: setup  ## demo checkpoint -> quantize -> evaluate -> profile -> verdict, on this machine
-	@$(BIN)/workbench env create quantize vllm
+	@$(BIN)/workbench env create quantize vllm gguf llamacpp
 	@$(BIN)/workbench demo
 	@# NO-GO (10) and INCONCLUSIVE (11) are finished jobs here.
 	@$(BIN)/workbench run notebooks/recipes/quickstart.yaml; code=$$?; \
 	  case $$code in 0|10|11) exit 0;; *) exit $$code;; esac
 
 test: setup lint  ## everything, the real vLLM and the real quantizers included
-	@$(BIN)/workbench env create quantize vllm llamacpp
+	@$(BIN)/workbench env create quantize vllm gguf llamacpp
 	@$(BIN)/workbench demo
 	$(BIN)/python -m pytest
 
