@@ -342,8 +342,13 @@ def test_scales_that_are_all_alike_are_suspicious(source: Path, tmp_path: Path) 
     assert "as before calibration" in sentence(found, "scales")
 
 
-def test_smoothing_may_change_norms_but_no_embeddings(source: Path, tmp_path: Path) -> None:
-    awq, sealed = AwqSpec(name="v", group_size=64), seal()
+@pytest.mark.parametrize(
+    "awq", [AwqSpec(name="v", group_size=64), AutoAwqSpec(name="v", group_size=64)]
+)
+def test_smoothing_may_change_norms_but_no_embeddings(
+    source: Path, tmp_path: Path, awq: VariantSpec
+) -> None:
+    sealed = seal()
     folder = make_artifact(source, tmp_path / "a", awq, sealed)
     edit_tensors(folder, poison(NORM, 0x3F80))
     assert statuses(look(source, folder, awq, sealed)) == {}

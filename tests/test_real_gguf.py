@@ -19,8 +19,9 @@ from projects import ROOT
 from raw_safetensors import cut_layers, read_raw, write_raw
 
 from workbench import envs
+from workbench.artifact import examine
 from workbench.calibration import resolve_source, seal
-from workbench.checkpoint import COMPANIONS, inspect, layer_widths, weigh
+from workbench.checkpoint import COMPANIONS, digests, inspect, layer_widths, weigh
 from workbench.demo import is_complete, make_demo_checkpoint
 from workbench.errors import JobFailure
 from workbench.hardware import detect
@@ -111,7 +112,12 @@ class Maker:
                 converted=self.converted.out if self.converted else None,
             )
         )
-        return Made(job / "checkpoint", outcome, told)
+        made = job / "checkpoint"
+        found = examine(checkpoint, variant, made, digests(made, None), calibration)
+        assert [c.sentence for c in found.having("FAIL")] == []
+        # Widths of 576 are the one thing to be known of this checkpoint.
+        assert {c.name for c in found.having("WARN")} <= {"fallback", "size"}
+        return Made(made, outcome, told)
 
 
 @pytest.fixture(scope="module")
