@@ -154,6 +154,15 @@ def test_awq_wants_groups_and_an_architecture_it_knows() -> None:
     assert error.value.where == "variants: a: mappings"
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_awq_wants_a_grid_to_search(size: int) -> None:
+    tool = LlmCompressor()
+    with pytest.raises(RecipeError, match=f"grid_size of {size} leaves") as error:
+        tool.check(AwqSpec(name="a", group_size=64, grid_size=size), SMOL, CPU)
+    assert error.value.where == "variants: a: grid_size" and "at least 3" in error.value.fix
+    tool.check(AwqSpec(name="a", group_size=64, grid_size=3), SMOL, CPU)
+
+
 def test_smoothquant_wants_an_architecture_it_knows() -> None:
     odd = SMOL.model_copy(update={"architecture": "OlmoForCausalLM"})
     with pytest.raises(RecipeError, match="SmoothQuant has no layer mappings") as error:

@@ -187,7 +187,7 @@ FORMATS: dict[str, tuple[Any, dict[str, Any], dict[str, Any] | None, float]] = {
         0.2,
     ),
     "awq-w8-sym": (
-        AwqSpec(name="v", bits=8, group_size=-1, zero_point=False, grid_size=2),
+        AwqSpec(name="v", bits=8, group_size=-1, zero_point=False, grid_size=3),
         {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True},
         None,
         0.03,
@@ -316,7 +316,7 @@ def test_fp8_kv_cache_of_untouched_weights(bench: Bench, tmp_path: Path) -> None
     [
         Fp8Spec(name="v", kv_cache="fp8"),
         GptqSpec(name="v", group_size=64, kv_cache="fp8"),
-        AwqSpec(name="v", group_size=64, grid_size=2, kv_cache="fp8"),
+        AwqSpec(name="v", group_size=64, grid_size=3, kv_cache="fp8"),
     ],
     ids=lambda variant: variant.method,
 )

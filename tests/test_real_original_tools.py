@@ -55,7 +55,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         progress=silent,
     )
     cut = cut_layers(demo, folder / "cut", 2)
-    spec = CalibrationSpec(source="instructions", samples=8, max_tokens=32)
+    spec = CalibrationSpec(source="instructions", samples=4, max_tokens=32)
     source = resolve_source("instructions", ROOT)
     sealed = seal(spec, source, Tokenizer.load(cut), "id", folder / "sealed")
     return Bench(cut, sealed, folder / "sealed")

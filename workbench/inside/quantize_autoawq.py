@@ -71,12 +71,10 @@ def work(job: Job) -> dict[str, Any]:
     torch.set_num_threads(request["threads"])
     torch.manual_seed(0)
     on_gpu = torch.cuda.is_available()
-    # float16, its own choice, is emulated on CPUs.
-    dtype = torch.float16 if on_gpu else torch.float32
     job.progress(0, 0, "loading the checkpoint")
     model = AutoAWQForCausalLM.from_pretrained(
         request["source"],
-        torch_dtype=dtype,
+        torch_dtype=torch.float16,  # the only one it was made for
         trust_remote_code=False,
         safetensors=True,
         device_map=None,
@@ -104,7 +102,6 @@ def work(job: Job) -> dict[str, Any]:
     left = {n for n, m in model.model.named_modules() if isinstance(m, torch.nn.Linear)}
     kept = [name for name in linear if name in left]
     job.progress(0, 0, "saving the quantized checkpoint")
-    model.model.half()  # what was not quantized, in the format's dtype
     model.save_quantized(request["out"], safetensors=True)
     return {
         "quantized": len(linear) - len(kept),
@@ -114,7 +111,7 @@ def work(job: Job) -> dict[str, Any]:
         "length": length,
         "blocks": tokens // length,
         "at_once": at_once,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": str(model.model.dtype).removeprefix("torch."),
         "device": "cuda" if on_gpu else "cpu",
         "packages": versions("autoawq", "transformers", "torch"),
     }

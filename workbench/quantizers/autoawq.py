@@ -89,7 +89,6 @@ class AutoAwq:
         value = job.value
         lost = value["tokens"] - value["blocks"] * value["length"]
         assert task.calibration is not None
-        on_gpu = str(value["device"]).startswith("cuda")
         choices = {
             "calibration": Choice(
                 value=f"{value['rows']} samples strung together and cut into {value['blocks']} "
@@ -99,11 +98,8 @@ class AutoAwq:
             ),
             "clipping": Choice(value="searched", reason="the tool's own default"),
             "dtype": Choice(
-                value=f"{value['dtype']} while quantizing, float16 in the checkpoint",
-                reason="the tool's own"
-                if on_gpu
-                else "float16 is emulated on this processor; the scales are rounded to it at the "
-                "end",
+                value=value["dtype"],
+                reason="the only one the tool was made for; what is not quantized is cast to it",
             ),
         }
         if value["at_once"]:

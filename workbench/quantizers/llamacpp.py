@@ -212,7 +212,13 @@ def _convert(task: Task, source: Path) -> QuantizeOutcome:
             reason="the converter knows it by the tokens it makes of one text",
         ),
     }
-    return QuantizeOutcome(choices, job.value["packages"], job.seconds, job.peak_memory_bytes)
+    return QuantizeOutcome(
+        choices=choices,
+        packages=job.value["packages"],
+        seconds=job.seconds,
+        peak_memory_bytes=job.peak_memory_bytes,
+        peak_gpu_bytes=job.peak_gpu_bytes,
+    )
 
 
 def _quantize(task: Task, source: Path) -> QuantizeOutcome:
@@ -262,6 +268,7 @@ def _quantize(task: Task, source: Path) -> QuantizeOutcome:
         packages=packages,
         seconds=sum(j.seconds for j in jobs),
         peak_memory_bytes=max(peaks, default=None),
+        peak_gpu_bytes=max((j.peak_gpu_bytes for j in jobs if j.peak_gpu_bytes), default=None),
     )
 
 

@@ -28,6 +28,8 @@ GroupedSpec = GptqSpec | AwqSpec | GptqModelSpec | AutoGptqSpec | AutoAwqSpec
 
 #: Group sizes that engines have kernels for, the usual one first.
 USUAL_GROUP_SIZES = (128, 64, 32)
+#: Fewest grid points of AWQ that search anything.
+SMALLEST_GRID = 3
 #: FP8 block quantization: rows and columns of one block (DeepSeek-V3's, the only size in vLLM).
 BLOCK = 128
 
@@ -156,11 +158,20 @@ def check_gptq(variant: GptqSpec, checkpoint: Checkpoint) -> None:
 
 
 def check_awq(variant: AwqSpec, checkpoint: Checkpoint) -> None:
-    """Refuse an architecture without layer mappings, and bad groups.
+    """Refuse an architecture without layer mappings, a grid that searches nothing, and bad groups.
+
+    The grid is the unscaled layer and `grid_size - 1` ratios from 0 to 1: of 1 only the former is
+    left, and 2 divides by zero in llmcompressor 0.14.0.1 (`_get_grid_search_params`).
 
     Raises:
-        RecipeError: with the architectures there are mappings for.
+        RecipeError: with the architectures there are mappings for, or a grid that works.
     """
+    if variant.grid_size < SMALLEST_GRID:
+        raise RecipeError(
+            f"a grid_size of {variant.grid_size} leaves AWQ no scales to choose from",
+            where=f"variants: {variant.name}: grid_size",
+            fix=f"use at least {SMALLEST_GRID}; 20 is usual",
+        )
     wanted = variant.mappings or checkpoint.architecture
     if wanted not in AWQ_ARCHITECTURES:
         raise RecipeError(
