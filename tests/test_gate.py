@@ -102,8 +102,15 @@ def test_between_the_two_it_says_how_many_items_it_takes() -> None:
     assert f"about {check.details['items_needed']} items would settle it" in check.sentence
 
 
-def test_a_loss_on_the_margin_is_said_to_be_out_of_reach() -> None:
-    _, check = only(simple(*table(60, 8, 0, 12)))  # loses exactly 0.1
+@pytest.mark.parametrize(
+    "counts",
+    [
+        (60, 8, 0, 12),  # loses exactly 0.1
+        (41, 17, 8, 22),  # loses 0.102: a third of a million items would tell it from 0.1
+    ],
+)
+def test_a_loss_on_the_margin_is_said_to_be_out_of_reach(counts: tuple[int, int, int, int]) -> None:
+    _, check = only(simple(*table(*counts)))
     assert check.status == "INCONCLUSIVE"
     assert check.details["items_needed"] is None
     assert "more items would hardly settle it" in check.sentence

@@ -31,6 +31,8 @@ from workbench.evidence import (
 from workbench.records import Check, CheckStatus, LoadPoint, Profile
 from workbench.spec import PerformanceCheck, QualityCheck, SizeCheck
 
+#: Nobody asks a suite of more samples than this to settle a check.
+MOST_ITEMS = 100_000
 #: Fewer completed requests than this say nothing about a median, let alone a p95.
 MIN_REQUESTS = 8
 
@@ -109,6 +111,8 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
             **values,
         )
     needed = stats.items_needed(loss.estimate, variance, check.margin, check.confidence)
+    if needed and needed > MOST_ITEMS:
+        needed = None
     details["items_needed"] = needed
     # The formula is a normal approximation: it may name fewer items than were just not enough.
     settle = (

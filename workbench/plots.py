@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.base import BASELINE_GGUF
 from workbench.evidence import Evidence
 from workbench.records import Check, CheckStatus, Gate, LoadPoint
 
@@ -284,8 +285,9 @@ def _bars(
                 x,
                 value,
                 width * 0.92,
-                color=_variant_colour(index),
-                hatch=_HATCHES[index % 6],
+                # Another reference is a baseline too: its colour, and a hatch of its own.
+                color=_variant_colour(0 if name == BASELINE_GGUF else index),
+                hatch="--" if name == BASELINE_GGUF else _HATCHES[index % 6],
                 edgecolor=_colour("page"),
                 lw=0,
                 label=label,
