@@ -214,6 +214,7 @@ def outcome(task: Task, job: JobResult, choices: Mapping[str, Choice]) -> Quanti
         packages=job.value["packages"],
         seconds=job.seconds,
         peak_memory_bytes=job.peak_memory_bytes,
+        peak_gpu_bytes=job.peak_gpu_bytes,
     )
 
 
