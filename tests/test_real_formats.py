@@ -382,6 +382,42 @@ def small_model(like: Path, out: Path) -> Path:
     return out
 
 
+# --------------------------------------------------------------------------- twins, computed
+
+LOGITS = """
+import sys, torch
+from transformers import AutoModelForCausalLM
+ids = torch.arange(100, 164).unsqueeze(0)
+logits = []
+for folder in sys.argv[1:]:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits.append(model(ids).logits.float())
+original, quantized, twin = logits
+print("FOUND", *(((a - quantized).norm() / quantized.norm()).item() for a in (original, twin)))
+"""
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        Nf4Spec(name="v", compute_dtype="float32"),
+        AwqSpec(name="v", group_size=64, grid_size=3),
+        GptqSpec(name="v", group_size=64),
+    ],
+    ids=lambda variant: variant.method,
+)
+def test_a_twin_computes_what_its_checkpoint_computes(
+    bench: Bench, variant: Any, tmp_path: Path
+) -> None:
+    out, _ = make(bench, variant, tmp_path)
+    twin_of(bench, out, tmp_path)
+    folders = (bench.cut, out, tmp_path / "twin")
+    original, twin = map(float, found(bench, LOGITS, *map(str, folders)).split())
+    assert original > 0.02, "quantizing changed nothing"
+    assert twin < original / 20
+
+
 # --------------------------------------------------------------------------- the tool itself
 
 REGISTRIES = """
