@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -26,18 +28,21 @@ import yaml
 
 from workbench import envs
 from workbench.hardware import detect
-from workbench.quantizers.cores import available_cores
+from workbench.quantizers.cores import available_cores, threads
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "results" / "checkpoints" / "SmolLM2-135M-Instruct"
 MIB = 1 << 20
 
 
-def measure(command: list[str], log: Path) -> tuple[float, int, int]:
+def measure(
+    command: list[str], log: Path, variables: Mapping[str, str] | None = None
+) -> tuple[float, int, int]:
     """Run a command; its seconds, peak resident bytes of its tree, and of its largest process."""
     begun = time.monotonic()
     with log.open("wb") as out:
-        process = psutil.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        env = {**os.environ, **(variables or {})}
+        process = psutil.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=env)
         tree = largest = 0
         while process.poll() is None:
             sizes = []
@@ -81,12 +86,14 @@ def main() -> None:
             *(str(DEMO), str(tokens), str(folder / "direct"), str(available_cores()), "64"),
         ]
         ours = [*run, "--only", "quantize:w4", "--force", "quantize:w4"]
+        # The same settings for both, how threads wait for each other among them.
+        variables = threads(available_cores())[1]
         found: dict[str, list[tuple[float, int, int]]] = {"direct": [], "workbench": []}
         for pair in range(arguments.pairs):
             order = ("direct", "workbench") if pair % 2 == 0 else ("workbench", "direct")
             for side in order:
                 command = direct if side == "direct" else ours
-                found[side].append(measure(command, folder / "log"))
+                found[side].append(measure(command, folder / "log", variables))
                 seconds, tree, largest = found[side][-1]
                 print(
                     f"{side:10} {seconds:7.1f} s   tree {tree / MIB:6.0f} MiB   "
