@@ -556,6 +556,8 @@ def test_tokens_that_changed_are_noticed(tokenizer: Tokenizer, tmp_path: Path) -
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
     assert "not those that were sealed" in altered(tmp_path, sealed)
+    file.write_text("[" * 100_000)
+    assert "lost or damaged" in altered(tmp_path, sealed)
     file.write_text("[1, 2")
     assert "lost or damaged" in altered(tmp_path, sealed)
     file.unlink()
@@ -625,3 +627,15 @@ def test_two_machines_seal_the_same(tiny: Path, tmp_path: Path, changes: dict[st
         printed.add(done.stdout)
         written.add((here / "tokens.jsonl").read_bytes())
     assert len(printed) == len(written) == 1
+
+
+def test_a_template_makes_no_short_row_long(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    words = "a sentence of quite enough words for anyone, number"
+    rows = [{"id": f"r{n}", "text": f"{words} {n}"} for n in range(3)]
+    source = write(tmp_path / "s.jsonl", *rows, {"id": "hi", "text": "hi"})
+    rendered = tokenizer.render([{"role": "user", "content": "hi"}], False)
+    assert len(tokenizer.encode(rendered, add_special_tokens=False)) >= 8
+    assert tokenizer.template is not None
+    with pytest.raises(CalibrationError, match="1 shorter than 8 tokens"):
+        seal(spec(samples=4), source, tokenizer, "id", tmp_path)
+    assert seal(spec(samples=3), source, tokenizer, "id", tmp_path).row_ids == {"r0", "r1", "r2"}

@@ -28,6 +28,8 @@ def source(tmp_path: Path) -> Path:
         (lambda c: c.update(vocab_size=500), "'model.embed_tokens.weight' is [512, 128]"),
         (lambda c: c.update(hidden_size=64), "must be [512, 64]"),
         (lambda c: c.update(num_hidden_layers=3), "layer 2 has no tensor (1 of 3 layers"),
+        # As fast as any other, and no list of them in memory.
+        (lambda c: c.update(num_hidden_layers=10**12), "(999999999998 of 1000000000000 layers"),
         (lambda c: c.update(num_hidden_layers=1), "tensors of layer 1, and config.json says 1"),
         (lambda c: c.update(intermediate_size=512), "mlp.gate_proj.weight' is [256, 128]"),
         (lambda c: c.update(num_key_value_heads=2), "self_attn.k_proj.weight' is [64, 128]"),

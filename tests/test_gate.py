@@ -729,6 +729,14 @@ def test_an_artifact_nobody_examined_is_missing() -> None:
     assert verdict.checks[0].status == "MISSING"
 
 
+def test_an_artifact_without_a_check_is_missing_too() -> None:
+    verdict = judge(
+        examined(simple(*GOOD), artifact().model_copy(update={"checks": ()})), quality()
+    )
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert verdict.checks[0].status == "MISSING"
+
+
 def test_a_warning_about_the_artifact_is_shown_and_passes() -> None:
     verdict = judge(examined(simple(*GOOD), artifact(finding("WARN"))), quality())
     assert verdict.verdict == "GO"

@@ -169,3 +169,26 @@ def test_damaged_lock(tmp_path: Path, content: str) -> None:
     (tmp_path / "recipe.lock.yaml").write_text(content)
     with pytest.raises(RecipeError, match="lock"):
         load_lock(tmp_path / "recipe.lock.yaml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("path: model", r'path: "mod\0el"', "a NUL character"),
+        ("path: model", r'path: "mod\ud800el"', "half a character"),
+        ("method: fp8", r'method: fp8, ignore: ["a\0"]', "a NUL character"),
+        ("method: fp8", r"method: fp8, ignore: ['re:(']", "'re:(' is no regular expression"),
+        ("method: fp8", r"method: fp8, ignore: ['re:']", "'re:' and a pattern"),
+        ("method: fp8", r"method: fp8, ignore: ['']", "'re:' and a pattern"),
+        ("samples: 4", "samples: 4, seed: -1", "calibration.seed"),
+        ("samples: 4", "samples: 4, seed: 1" + "0" * 400, "calibration.seed"),
+    ],
+)
+def test_texts_and_patterns_that_cannot_be(project: Path, old: str, new: str, says: str) -> None:
+    recipe = project / "recipe.yaml"
+    recipe.write_text(RECIPE.replace(old, new))
+    with pytest.raises(RecipeError) as error:
+        load_recipe(recipe)
+    assert says in error.value.what
+    line = next(n for n, text in enumerate(recipe.read_text().splitlines(), 1) if new in text)
+    assert error.value.where == f"{recipe}:{line}"

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -90,4 +91,16 @@ def test_shape_dtype_and_size_must_agree(
     path = tmp_path / "x.safetensors"
     write_raw(path, {"w": entry})
     with pytest.raises(CheckpointError, match="'w'"):
+        read_header(path)
+
+
+@pytest.mark.parametrize(("begin", "says"), [(0, "'b' overlaps another"), (12, "hole before it")])
+def test_tensors_lie_side_by_side(tmp_path: Path, begin: int, says: str) -> None:
+    def entry(at: int) -> dict[str, object]:
+        return {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]}
+
+    header = json.dumps({"a": entry(0), "b": entry(begin)}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(begin + 8))
+    with pytest.raises(CheckpointError, match=says):
         read_header(path)

@@ -72,6 +72,24 @@ def test_null_in_jsonl_is_an_error(tmp_path: Path) -> None:
 
 def test_nested_too_deep_is_no_crash(tmp_path: Path) -> None:
     assert "not JSON" in refused(write(tmp_path / "s.jsonl", "[" * 100_000)).what
+    error = refused(write(tmp_path / "s.csv", "messages\n" + "[" * 100_000))
+    assert "not the JSON text of a list" in error.what and error.where.endswith("s.csv:2")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        r'{"text": "\ud800 half"}',
+        r'{"id": "\uDC00", "text": "a"}',
+        r'{"text": "a", "lang": "\ud83d"}',
+    ],
+)
+def test_half_a_character_is_no_text(tmp_path: Path, row: str) -> None:
+    error = refused(write(tmp_path / "s.jsonl", f'{{"text": "\\ud83d\\ude00"}}\n{row}\n'), by=None)
+    assert "lone surrogate" in error.what and error.where.endswith("s.jsonl:2")
+    cell = '"[{""role"": ""user"", ""content"": ""\\ud800""}]"'
+    error = refused(write(tmp_path / "s.csv", f"messages\n{cell}\n"))
+    assert "lone surrogate" in error.what and error.where.endswith("s.csv:2")
 
 
 # --------------------------------------------------------------------------- CSV
@@ -258,6 +276,12 @@ def hub(**changes: Any) -> CalibrationSpec:
         ({"revision": None}, "needs a commit of 40 hex"),
         ({"revision": "main"}, "'main' is no commit"),
         ({"revision": COMMIT[:12]}, "is no commit"),
+        ({"hub": "../../etc"}, "'name' or 'org/name'"),
+        ({"hub": "a/b/c"}, "'name' or 'org/name'"),
+        ({"hub": "a/" + "b" * 5000}, "'name' or 'org/name'"),
+        ({"file": "../../a.csv"}, "inside the dataset's repository"),
+        ({"file": "a\\..\\b.csv"}, "inside the dataset's repository"),
+        ({"file": "/etc/a.csv"}, "inside the dataset's repository"),
         ({"file": "train.arrow"}, "ends in .parquet, .jsonl or .csv"),
         ({"branch": "main"}, "Extra inputs"),
     ],

@@ -131,3 +131,31 @@ def test_damaged_record_of_an_artifact_is_made_again(workbench: Call, run: Path)
     for record in (run.parent / "artifacts").glob("*/record.json"):
         record.write_bytes(record.read_bytes()[:50])
     assert workbench("run", "recipe.yaml").returncode == 10
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "modeling_llama.py", "sub/extra.pkl"])
+def test_a_file_laid_beside_the_weights(workbench: Call, run: Path, name: str) -> None:
+    (folder,) = (run.parent / "artifacts").glob("quantize-*/checkpoint")
+    extra = folder / name
+    extra.parent.mkdir(exist_ok=True)
+    extra.write_bytes(b"\x80")
+    plan = " ".join(workbench("plan", "recipe.yaml").stdout.replace("│", " ").split())
+    assert "was laid beside its files" in plan, plan
+    done = workbench("run", "recipe.yaml", "--only", "quantize")
+    assert done.returncode == 0, done.stderr
+    assert not extra.exists() and (folder / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 100_000, b'{"weight_bytes": NaN}', None])
+def test_a_record_that_is_none_is_code_2(workbench: Call, run: Path, content: bytes | None) -> None:
+    (artifact,) = (run.parent / "artifacts").glob("quantize-*/record.json")
+    for record in (run / "variants/bad/manifest.json", artifact):
+        record.unlink()
+        if content is None:
+            record.mkdir()
+        else:
+            record.write_bytes(content)
+    gate = workbench("gate")
+    assert gate.returncode == (11 if content is None else 2), gate.stdout + gate.stderr
+    plan = workbench("plan", "recipe.yaml")
+    assert plan.returncode == 0 and "to do" in plan.stdout, plan.stderr

@@ -129,3 +129,28 @@ def test_broken_files(
         (tmp_path / "t" / file).write_text(content)
     with pytest.raises(CheckpointError, match=message):
         Tokenizer.load(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+        (r"{{ '\ud800' }}", "surrogates"),
+        ("{{ range(10 ** 9) | length }}", "too big"),
+    ],
+)
+def test_a_template_that_fails_as_programs_do(
+    tiny: Path, tmp_path: Path, template: str, says: str
+) -> None:
+    tokenizer = with_template(tiny, tmp_path / "t", template)
+    with pytest.raises(RecipeError, match=says):
+        tokenizer.render([{"role": "user", "content": "x"}], False)
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "[" * 100_000])
+def test_a_tokenizer_config_that_is_no_object(tiny: Path, tmp_path: Path, content: str) -> None:
+    shutil.copytree(tiny, tmp_path / "t")
+    (tmp_path / "t" / "tokenizer_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not"):
+        Tokenizer.load(tmp_path / "t")

@@ -140,3 +140,51 @@ def test_broken_suite_names_file_and_line(
     assert f"samples.jsonl:{line}" in message or f"line {line}" in message, message
     assert says in message
     assert not (project / "results" / "smoke").exists()
+
+
+@pytest.mark.parametrize(
+    ("ignore", "says"),
+    [(["re:.*"], "nothing is left to quantize"), (["lm_head", "re:model"], "nothing is left")],
+)
+def test_a_list_that_ignores_everything(
+    workbench: Call, project: Path, ignore: list[str], says: str
+) -> None:
+    variant = {"name": "w8", "method": "fp8", "ignore": ignore}
+    edit_recipe(project, lambda r: r.update(variants=[variant]))
+    assert says in refused(workbench)
+
+
+def test_a_layer_to_ignore_that_is_not_there(workbench: Call, project: Path) -> None:
+    names = ["lm_head", "model.layers.0.mlp.downproj", "model.layers.0.mlp.up_proj"]
+    edit_recipe(
+        project, lambda r: r.update(variants=[{"name": "w8", "method": "fp8", "ignore": names}])
+    )
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "'model.layers.0.mlp.downproj' of 'ignore' is no linear layer" in done.stdout
+    assert "up_proj" not in done.stdout and "lm_head" not in done.stdout
+
+
+@pytest.mark.parametrize("argument", ["--port=9", "--kv_cache_dtype", "--config"])
+def test_arguments_the_workbench_sets_itself(workbench: Call, project: Path, argument: str) -> None:
+    edit_recipe(
+        project,
+        lambda r: r.update(
+            variants=[{"name": "w8", "method": "fp8"}],
+            serve={"engine": "vllm", "max_model_len": 512, "args": [argument, "x"]},
+        ),
+    )
+    assert "serve.args may not set --" in refused(workbench)
+
+
+def test_a_name_too_long_for_a_path(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r.update(model={"path": "x" * 5000}))
+    message = refused(workbench)
+    assert "File name too long" in message and len(message) < 1000
+
+
+def test_a_source_without_rows(workbench: Call, project: Path) -> None:
+    (project / "empty.jsonl").write_bytes(b"\xef\xbb\xbf\r\n  \n")
+    edit_recipe(project, lambda r: r["calibration"].update(source="empty.jsonl"))
+    message = refused(workbench)
+    assert "0 usable rows" in message and "2 blank line" in message and "at most 0" not in message

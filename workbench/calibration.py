@@ -151,7 +151,7 @@ def altered(folder: Path, record: Calibration) -> str:
     try:
         lines = (folder / record.tokens_file).read_bytes().splitlines()
         digests = [sha256_bytes(canonical_json(json.loads(line))) for line in lines]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return f"its tokens {record.tokens_file} are lost or damaged"
     if digests != [row.token_digest for row in record.rows]:
         return f"its tokens {record.tokens_file} are not those that were sealed"
@@ -271,7 +271,11 @@ def _render(
     """Rows of at least `min_tokens`, rendered and tokenized when they are asked for."""
     for row in rows:
         text, ids = _tokenize(row, spec, tokenizer)
-        if len(ids) < spec.min_tokens:
+        own = len(ids)
+        if spec.chat_template:
+            # Of what the row says: a template's own words would make any row long enough.
+            own = min(own, len(tokenizer.encode(row.text, add_special_tokens=False)))
+        if own < spec.min_tokens:
             drops.add(f"shorter than {spec.min_tokens} tokens", row.id)
         else:
             yield Rendered(row.id, sha256_text(text), ids)
@@ -295,7 +299,7 @@ def _too_few(
     return CalibrationError(
         f"{wanted} samples are asked for, the source {usable}, with {rows} rows in all ({drops})",
         where=str(path),
-        fix=f"ask for at most {have} ('calibration: samples'), or add rows",
+        fix=(f"ask for at most {have} ('calibration: samples'), or " if have else "") + "add rows",
     )
 
 

@@ -15,6 +15,8 @@ from workbench.base import Spec
 #: Shorter rows say nothing about a layer's inputs.
 MIN_TOKENS = 8
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+#: As the hub names them.
+_DATASET = re.compile(r"(?=.{3,96}\Z)\w(?:[\w.-]*\w)?(?:/\w(?:[\w.-]*\w)?)?\Z", re.ASCII)
 
 
 class HubSource(Spec):
@@ -26,9 +28,18 @@ class HubSource(Spec):
     )
     file: str = Field(min_length=1, description="parquet, JSONL or CSV file of its repository")
 
+    @field_validator("hub")
+    @classmethod
+    def _an_id(cls, value: str) -> str:
+        if not _DATASET.match(value) or ".." in value or "--" in value:
+            raise ValueError("a dataset's id is 'name' or 'org/name', in letters, digits and -_.")
+        return value
+
     @field_validator("file")
     @classmethod
     def _readable(cls, value: str) -> str:
+        if value.startswith("/") or "\\" in value or ".." in value.split("/"):
+            raise ValueError("the file is a path inside the dataset's repository, without '..'")
         if not value.endswith((".parquet", ".jsonl", ".csv")):
             raise ValueError("the file ends in .parquet, .jsonl or .csv")
         return value
@@ -114,8 +125,10 @@ class CalibrationSpec(Spec):
     columns: ColumnsSpec | None = None
     samples: int = Field(128, ge=1)
     max_tokens: int = Field(512, ge=8, description="tokens per sample; longer texts are cut")
-    min_tokens: int = Field(MIN_TOKENS, ge=1, description="shorter rows are dropped and counted")
-    seed: int = 0
+    min_tokens: int = Field(
+        MIN_TOKENS, ge=1, description="rows of less text, template apart, are dropped and counted"
+    )
+    seed: int = Field(0, ge=0, lt=2**63)
     packing: Literal["truncate", "pack"] = Field(
         "truncate", description="'pack': rows one after another, samples of exactly max_tokens"
     )

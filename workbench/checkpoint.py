@@ -377,7 +377,7 @@ def json_object(file: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file.name} is not JSON: {error}", where=str(file), fix="fetch the file again"
         ) from error

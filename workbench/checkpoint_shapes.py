@@ -72,10 +72,12 @@ def _layers(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
     if not found or not isinstance(count, int):
         return
     extra = sum(int(config.get(key) or 0) for key in _EXTRA_LAYERS)
-    missing = sorted(set(range(count)) - found)
-    if missing:
+    missing = count - sum(number < count for number in found)
+    if missing > 0:
+        # Never a list of all layers: a damaged number may say a thousand million.
+        first = next(number for number in range(count) if number not in found)
         raise CheckpointError(
-            f"layer {missing[0]} has no tensor ({len(missing)} of {count} layers are missing)",
+            f"layer {first} has no tensor ({missing} of {count} layers are missing)",
             where=str(path),
             fix="a shard is missing, or num_hidden_layers of config.json is another model's: fetch "
             "the checkpoint again",

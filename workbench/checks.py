@@ -150,7 +150,7 @@ def artifact(variant: VariantEvidence) -> Check:
     """What was found when the variant's files were examined: one FAIL among them is a FAIL."""
     found = variant.manifest.artifact if variant.manifest else None
     status: CheckStatus = "PASS"
-    if found is None:
+    if found is None or not found.checks:
         status, said = "MISSING", "the produced files were not examined"
     elif failed := found.having("FAIL"):
         status = "FAIL"

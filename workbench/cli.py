@@ -7,6 +7,7 @@ failure, 1 a bug, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import sys
 from pathlib import Path
@@ -328,9 +329,10 @@ def main() -> None:
         code = 3  # whoever read our output is gone; the records are on disk
     except OSError as error:
         typer.echo(f"error: {error.strerror or error}", err=True)
-        typer.echo(f"  where: {error.filename or 'the file system'}", err=True)
+        typer.echo(f"  where: {str(error.filename or 'the file system')[:400]}", err=True)
         typer.echo("  fix:   check that the path can be written and is what it should be", err=True)
-        code = 3
+        # What cannot be a path was not the machine's doing.
+        code = 2 if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP) else 3
     except Exception as error:
         # Usage errors know how to show themselves; anything else is a bug and keeps its traceback.
         show = getattr(error, "show", None)

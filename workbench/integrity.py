@@ -27,6 +27,11 @@ def flaw(results: Results, kind: str, id_: str, record: Record) -> str:
         for name, digest in record.files.items():
             if found.get(name) != digest:
                 return f"its file {name} was {'altered' if name in found else 'lost'}"
+        if record.artifact is not None:
+            # What was examined is what is served: a pickle or code laid beside it was not.
+            for name in found:
+                if name not in record.files:
+                    return f"the file {name} was laid beside its files"
     if isinstance(record, Calibration):
         return calibration.altered(results.artifact(kind, id_), record)
     if isinstance(record, Evaluation):

@@ -240,7 +240,7 @@ def evidence_digests(loaded: Loaded, run: Run) -> dict[str, str]:
             path = folder / name
             if not path.is_file():
                 return {}
-            found[f"{variant.name}/{name}"] = content_id(path.read_text("utf-8"))
+            found[f"{variant.name}/{name}"] = content_id(path.read_text("utf-8", "surrogateescape"))
         for rows in sorted((folder / "eval").glob("*.jsonl")):
             found[f"{variant.name}/eval/{rows.name}"] = sha256_file(rows)
     return found

@@ -122,6 +122,8 @@ def read_yaml(path: Path, error: type[UserError] = RecipeError) -> tuple[Any, ya
         loader = _UniqueKeyLoader(text)
         try:
             node = loader.get_single_node()
+            if node is not None:
+                _whole_texts(node, path, error)
             value = loader.construct_document(node) if node is not None else None
         finally:
             loader.dispose()
@@ -140,6 +142,29 @@ def read_yaml(path: Path, error: type[UserError] = RecipeError) -> tuple[Any, ya
             fix="quote texts that look like dates",
         ) from None
     return value, node
+
+
+def _whole_texts(root: yaml.Node, path: Path, error: type[UserError]) -> None:
+    """Refuse what neither a path, a command line nor a file can hold."""
+    todo, seen = [root], set()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            todo += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            todo += node.value
+        else:
+            half = any("\ud800" <= character <= "\udfff" for character in node.value)
+            if half or "\0" in node.value:
+                what = "half a character (a lone surrogate)" if half else "a NUL character"
+                raise error(
+                    f"a text holds {what}",
+                    where=f"{path}:{node.start_mark.line + 1}",
+                    fix="take the escape out",
+                )
 
 
 def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) -> T:

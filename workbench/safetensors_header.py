@@ -56,7 +56,8 @@ def read_header(path: Path) -> dict[str, Tensor]:
     """Tensor name -> entry of one file, checked against the file's size.
 
     Raises:
-        CheckpointError: the file is shorter or longer than its header says, or is no safetensors.
+        CheckpointError: the file is shorter or longer than its header says, its tensors overlap or
+            leave holes, or it is no safetensors.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -83,9 +84,13 @@ def read_header(path: Path) -> dict[str, Tensor]:
         spans = offsets[1] - offsets[0] if len(offsets) == 2 else -1
         begin = _LENGTH_BYTES + length + offsets[0] if offsets else 0
         tensors[name] = Tensor(dtype, shape, spans, path, begin)
-        if spans * 8 != tensors[name].elements * DTYPE_BITS[dtype]:
+        if min(shape, default=0) < 0 or spans * 8 != tensors[name].elements * DTYPE_BITS[dtype]:
             raise _broken(path, f"tensor '{name}' is {dtype} {list(shape)} but spans {offsets}")
-        end = max(end, offsets[1])
+    for name, (_, _, (begin, after)) in sorted(entries.items(), key=lambda item: item[1][2]):
+        if begin != end:
+            what = "overlaps another" if begin < end else "has a hole before it"
+            raise _broken(path, f"tensor '{name}' {what}: it begins at {begin}, not at {end}")
+        end = after
     expected = _LENGTH_BYTES + length + end
     if size != expected:
         raise _truncated(path, expected, size)

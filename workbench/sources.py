@@ -12,7 +12,6 @@ lines and rows of a table whose cell is null are passed over, and returned to be
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from workbench.calibration_spec import CalibrationSpec, ColumnsSpec, HubSource
 from workbench.errors import CalibrationError, did_you_mean
-from workbench.tables import RawRow, is_table, read_file
+from workbench.tables import RawRow, is_table, read_file, whole_json
 
 SAMPLES_FILE = "samples.jsonl"
 
@@ -279,8 +278,8 @@ def _conversation(value: Mapping[str, Any], name: str, where: str) -> list[dict[
         raise _Null(name)
     if isinstance(messages, str):  # a cell of a CSV file
         try:
-            messages = json.loads(messages)
-        except ValueError as error:
+            messages = whole_json(messages)
+        except (ValueError, RecursionError) as error:
             raise _wrong(f"'{name}' is not the JSON text of a list: {error}", where) from error
     if not isinstance(messages, list) or not messages:
         raise _wrong(f"'{name}' is not a list with something in it", where)

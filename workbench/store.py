@@ -99,6 +99,10 @@ def write_if_new(path: Path, data: bytes) -> None:
         write_atomic(path, data)
 
 
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
 def read_record(path: Path, cls: type[R]) -> R:
     """Read one record back, checking its schema version.
 
@@ -106,12 +110,16 @@ def read_record(path: Path, cls: type[R]) -> R:
         StoreError: the file is missing, is not JSON, or was written by another schema version.
     """
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise StoreError(
             "a record is missing", where=str(path), fix="run the step that makes it"
         ) from None
-    except ValueError as error:
+    except IsADirectoryError:
+        raise StoreError(
+            "a folder stands where a record should be", where=str(path), fix="move it away"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise StoreError(
             f"a record is not JSON: {error}",
             where=str(path),

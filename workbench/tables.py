@@ -83,7 +83,7 @@ def _jsonl(path: Path) -> Iterator[RawRow]:
         value = None
         if line.strip():
             try:
-                value = json.loads(line)
+                value = whole_json(line)
             except (ValueError, RecursionError) as error:
                 raise CalibrationError(
                     f"a line is not JSON: {error}", where=where, fix="one JSON object a line"
@@ -93,6 +93,22 @@ def _jsonl(path: Path) -> Iterator[RawRow]:
                     "a line is not a JSON object", where=where, fix='{"text": "..."}'
                 )
         yield RawRow(f"line-{number}", where, value)
+
+
+def whole_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, or an escape in it names half a character.
+        RecursionError: it is nested too deep.
+    """
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a \\u escape names half a character (a lone surrogate)") from None
+    return value
 
 
 def _csv(path: Path, choose: Choose) -> Iterator[RawRow]:
@@ -141,6 +157,10 @@ def _csv(path: Path, choose: Choose) -> Iterator[RawRow]:
 
 
 def _header(cells: list[str], path: Path) -> list[str]:
+    if not any(cell.strip() for cell in cells):
+        raise CalibrationError(
+            "the first line is blank", where=f"{path}:1", fix="begin with the columns' names"
+        )
     twice = sorted({name for name in cells if cells.count(name) > 1})
     if twice or "" in cells:
         what = f"two columns are called '{twice[0]}'" if twice else "a column has no name"

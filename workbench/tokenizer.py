@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Backend
 
-from workbench.checkpoint import TOKENIZER_FILES, read_template, tokenizer_digest
+from workbench.checkpoint import TOKENIZER_FILES, json_object, read_template, tokenizer_digest
 from workbench.digest import sha256_file, sha256_text
 from workbench.errors import CheckpointError, RecipeError
 
@@ -129,7 +129,7 @@ class Tokenizer:
                 fix="say 'chat_template: false' where the text is meant to go in as it is",
             )
         try:
-            return str(
+            text = str(
                 self._compiled.render(
                     messages=[dict(message) for message in messages],
                     add_generation_prompt=add_generation_prompt,
@@ -138,7 +138,9 @@ class Tokenizer:
                     **self.special,
                 )
             )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            text.encode()  # half a character is no text a tokenizer takes
+            return text
+        except Exception as error:  # a template is a program: it divides by zero, it never ends
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise RecipeError(
                 f"the chat template refused the messages: {error}",
@@ -196,12 +198,7 @@ def _special(path: Path) -> dict[str, str]:
         file = path / name
         if not file.is_file():
             continue
-        try:
-            value = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
-            raise CheckpointError(
-                f"{name} is not JSON: {error}", where=str(file), fix="fetch the file again"
-            ) from error
+        value = json_object(file)
         for role in _ROLES:
             token = value.get(role)
             if isinstance(token, dict):

@@ -13,14 +13,18 @@ from typing import Literal, NamedTuple
 from workbench import envs
 from workbench.base import BASELINE
 from workbench.calibration import draw
+from workbench.checkpoint import is_linear, read_tensors
 from workbench.contamination import compare, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
+from workbench.quantconfig import named
 from workbench.quantizers import notes, quantizer
 from workbench.recipe import load_lock
+from workbench.servers.vllm import check_args
 from workbench.sources import read_source
+from workbench.variants import AnyVariant
 
 _GIB = 2**30
 
@@ -78,7 +82,7 @@ def _calibration(context: Context) -> list[Finding]:
         text = f"calibration: '{spec.label}' is fetched, checked and compared when it is sealed"
         return [Finding("warn", text)]
     rows = read_source(spec, source).rows
-    if len(rows) < spec.samples and spec.packing == "truncate":
+    if rows and len(rows) < spec.samples and spec.packing == "truncate":
         raise RecipeError(
             f"{spec.samples} calibration samples are asked for, '{spec.label}' has "
             f"{len(rows)} rows",
@@ -144,6 +148,7 @@ def _variants(context: Context) -> list[Finding]:
         if variant.name != BASELINE:
             quantizer(variant.method).check(variant, facts.checkpoint, facts.hardware)
             findings += [Finding("warn", note) for note in notes(variant, facts.checkpoint)]
+            findings += _ignored(context, variant)
         lane = variant_lane(context.loaded, variant, facts)
         if lane.name == "unsupported":
             raise RecipeError(
@@ -155,9 +160,33 @@ def _variants(context: Context) -> list[Finding]:
         level: Literal["ok", "warn"] = "ok" if lane.name == "native" else "warn"
         findings.append(Finding(level, f"{variant.name}: {lane.name} lane - {lane.reason}"))
     for engine in dict.fromkeys(recipe.engine(v) for v in recipe.all_variants):
+        if engine == "vllm":
+            check_args(recipe.serve.args)
         dtype = serving_dtype(context.loaded, facts, engine)
         findings.append(Finding("ok", f"{engine} computes in {dtype.value} - {dtype.reason}"))
     return findings
+
+
+def _ignored(context: Context, variant: AnyVariant) -> list[Finding]:
+    """Entries of `ignore` that mean nothing, and lists that leave nothing to quantize."""
+    ignore: tuple[str, ...] = getattr(variant, "ignore", ())
+    layers = [
+        name.removesuffix(".weight")
+        for name, tensor in read_tensors(context.model_path).items()
+        if is_linear(name, tensor.shape)
+    ]
+    if layers and all(named(layer, ignore) for layer in layers):
+        raise RecipeError(
+            f"variant '{variant.name}' ignores every one of the {len(layers)} linear layers: "
+            "nothing is left to quantize",
+            where=f"{context.loaded.source}: variants: {variant.name}: ignore",
+            fix="name fewer layers; the start of a name is enough for a 're:' pattern to match",
+        )
+    idle = [e for e in ignore if e != "lm_head" and not any(named(n, (e,)) for n in layers)]
+    return [
+        Finding("warn", f"{variant.name}: '{entry}' of 'ignore' is no linear layer of this model")
+        for entry in idle
+    ]
 
 
 def _policy(context: Context) -> list[Finding]:

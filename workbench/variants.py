@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from workbench.base import Name, Spec
 
@@ -26,6 +27,20 @@ def _group_size(value: int) -> int:
     if value != -1 and value < 8:
         raise ValueError("group_size is -1 (per channel) or at least 8; 32, 64 and 128 are usual")
     return value
+
+
+def _layer_names(value: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in value:
+        if not entry.removeprefix("re:"):
+            raise ValueError("an entry is the name of a layer, or 're:' and a pattern")
+        try:
+            re.compile(entry.removeprefix("re:") if entry.startswith("re:") else "")
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"'{entry}' is no regular expression: {error}") from None
+    return value
+
+
+Ignore = Annotated[tuple[str, ...], AfterValidator(_layer_names)]
 
 
 class RepeatSpec(Spec):
@@ -94,7 +109,7 @@ class Fp8Spec(KvCacheSpec):
 
     method: Literal["fp8"] = "fp8"
     scheme: Literal["dynamic", "static", "block"] = "dynamic"
-    ignore: tuple[str, ...] = ("lm_head",)
+    ignore: Ignore = ("lm_head",)
 
     @property
     def calibrates(self) -> bool:
@@ -120,7 +135,7 @@ class GptqSpec(CalibratedSpec):
     symmetric: bool = True
     act_order: Literal["none", "static", "group"] = "static"
     dampening: float = Field(0.01, gt=0, lt=1)
-    ignore: tuple[str, ...] = ("lm_head",)
+    ignore: Ignore = ("lm_head",)
 
     _groups = field_validator("group_size")(_group_size)
 
@@ -136,7 +151,7 @@ class AwqSpec(CalibratedSpec):
     mappings: str | None = Field(
         None, description="architecture whose layer mappings to use; default: the checkpoint's own"
     )
-    ignore: tuple[str, ...] = ("lm_head",)
+    ignore: Ignore = ("lm_head",)
 
     _groups = field_validator("group_size")(_group_size)
 
@@ -149,7 +164,7 @@ class Int8Spec(CalibratedSpec):
         0.8, ge=0, lt=1, description="SmoothQuant's migration strength; 0 leaves it out"
     )
     dampening: float = Field(0.01, gt=0, lt=1)
-    ignore: tuple[str, ...] = ("lm_head",)
+    ignore: Ignore = ("lm_head",)
 
 
 class Nf4Spec(VariantSpec):
@@ -158,7 +173,7 @@ class Nf4Spec(VariantSpec):
     method: Literal["nf4"] = "nf4"
     double_quant: bool = Field(True, description="quantize the blocks' scales too")
     compute_dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    ignore: tuple[str, ...] = ("lm_head",)
+    ignore: Ignore = ("lm_head",)
 
 
 class GgufSpec(VariantSpec):

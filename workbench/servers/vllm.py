@@ -30,6 +30,7 @@ _RESERVED = {
     "--kv-cache-memory-bytes": "use serve.kv_cache_gib",
     "--gpu-memory-utilization": "use serve.gpu_memory_utilization",
     "--seed": "it is 0",
+    "--config": "name its arguments one by one, so that they are on record",
     "--kv-cache-dtype": "use 'kv_cache: fp8' of a variant, which calibrates the scales for it",
 }
 _KERNEL = re.compile(r"\bUsing ([A-Za-z0-9]*Kernel[A-Za-z0-9]*)\b|\bSelected (\w*Kernel\w*) for\b")
@@ -64,12 +65,7 @@ class VllmEngine:
                 where="serve.engine",
                 fix="create it: workbench env create vllm",
             )
-        for argument in spec.args:
-            name = argument.partition("=")[0]
-            if name in _RESERVED:
-                raise RecipeError(
-                    f"serve.args may not set {name}", where="serve.args", fix=_RESERVED[name]
-                )
+        check_args(spec.args)
         words = [
             *(launch.python, "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(launch.checkpoint)),
@@ -129,6 +125,21 @@ class VllmEngine:
             kv_cache_tokens=int(size.group(1).replace(",", "")) if size else None,
             max_concurrency=float(concurrency.group(1)) if concurrency else None,
         )
+
+
+def check_args(args: tuple[str, ...]) -> None:
+    """Refuse arguments for what the workbench decides itself.
+
+    Raises:
+        RecipeError: with the key to use instead.
+    """
+    for argument in args:
+        # vLLM takes an underscore for a dash.
+        name = argument.partition("=")[0].replace("_", "-")
+        if name in _RESERVED:
+            raise RecipeError(
+                f"serve.args may not set {name}", where="serve.args", fix=_RESERVED[name]
+            )
 
 
 def kv_cache_is_fp8(launch: Launch) -> bool:
