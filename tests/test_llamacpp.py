@@ -88,6 +88,12 @@ def test_slots_end_where_memory_does(
     assert reason in made.choices["slots"].reason
 
 
+def test_threads_sleep_only_where_cores_are_few(tmp_path: Path) -> None:
+    many = command(tmp_path, hardware=CPU.model_copy(update={"cores": 32}))
+    assert value(many, "--threads") == many.env["OMP_NUM_THREADS"] == "32"
+    assert "OMP_WAIT_POLICY" not in many.env
+
+
 def test_what_is_for_vllm_does_not_reach_llama_cpp(tmp_path: Path) -> None:
     made = command(tmp_path, spec={"args": ("--enforce-eager",)})
     assert "--enforce-eager" not in made.words
