@@ -6,8 +6,9 @@ from pathlib import Path
 
 
 def write_raw(path: Path, tensors: Mapping[str, tuple[str, list[int], bytes]]) -> None:
-    """Name -> (dtype, shape, data)."""
-    header, data = {}, b""
+    """Name -> (dtype, shape, data). The header says "pt": old transformers read nothing else."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    data = b""
     for name, (dtype, shape, content) in tensors.items():
         offsets = [len(data), len(data) + len(content)]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}

