@@ -300,8 +300,9 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from _job import Job
 from llmcompressor.modifiers.gptq import GPTQModifier
-from quantize_llmcompressor import Follower
-follower = Follower(Job({}, Path(sys.argv[2])), 4, 2)
+from _follow import Follower
+follower = Follower(Job({}, Path(sys.argv[2])), "gptq", 4, 2)
+follower.listen()
 modifier = GPTQModifier(ignore=["lm_head"])
 modifier._rtn_fallback_module_names = ["a", "b", "c"]
 modifier._num_compressed_modules = 4
