@@ -8,6 +8,7 @@ from builders import checkpoint, edit, evidence, rows, serving, variant
 from builders import table as pairs
 
 from workbench import checks
+from workbench.artifact_records import ArtifactCheck
 from workbench.base import BASELINE_GGUF
 from workbench.evidence import Evidence, Paired, Refusal, VariantEvidence, pair, pair_repeat
 from workbench.gate import decide
@@ -173,3 +174,20 @@ def test_the_report_shows_the_reference_and_says_who_is_paired_with_it(found: Ev
     assert "baseline-gguf" in record_text(gate)
     # It is no variant: it gets no verdict.
     assert [v.variant for v in gate.variants] == ["q4"]
+
+
+def test_a_broken_reference_is_no_reference() -> None:
+    good = [1.0] * 95 + [0.0] * 5
+    found = gguf(good, good, good)
+    (reference,) = found.references
+    assert isinstance(pair(found, found.variants[0], "suite"), Paired)
+    assert reference.manifest
+    wrong = ArtifactCheck(name="finite", status="FAIL", sentence="2 values are NaN.")
+    examined = reference.manifest.artifact
+    assert examined is not None
+    made = examined.model_copy(update={"checks": (wrong,)})
+    manifest = reference.manifest.model_copy(update={"artifact": made})
+    broken = replace(found, references=(replace(reference, manifest=manifest),))
+    refused = pair(broken, broken.variants[0], "suite")
+    assert isinstance(refused, Refusal) and refused.status == "NOT COMPARABLE"
+    assert "finite: 2 values are NaN" in refused.sentence

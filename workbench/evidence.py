@@ -144,6 +144,15 @@ def wrong_weights(evidence: Evidence, variant: VariantEvidence, serving: Serving
             f"{variant.variant} was made of another checkpoint ({_short(source)}) "
             f"than this run's ({_short(evidence.checkpoint.weights_digest)})",
         )
+    # Losses against a broken reference would flatter; a variant's own files have their own check.
+    reference = any(variant is one for one in evidence.references)
+    made = variant.manifest.artifact if variant.manifest else None
+    if reference and made and (broken := made.having("FAIL")):
+        return Refusal(
+            "NOT COMPARABLE",
+            f"the files of {variant.variant} are not what they should be "
+            f"({broken[0].name}: {broken[0].sentence.rstrip('.')})",
+        )
     stands_for = serving.twin_of if serving.lane.name == "emulated" else serving.served_digest
     if stands_for != weights:
         return Refusal(
