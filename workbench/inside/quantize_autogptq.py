@@ -4,7 +4,8 @@ Request: ``source`` (folder with a config of transformers 4), ``out`` (empty fol
 (the variant's own), ``tokens`` (file of token ids, one JSON list a line), ``threads``. Result:
 versions, how many modules were quantized and which were not.
 
-Not yet run on a GPU: AutoGPTQ refuses to load a model without one.
+Not yet run on a GPU: AutoGPTQ refuses to load a model without one. This script went through once on
+a CPU with AutoGPTQ's CUDA calls replaced, under its transformers and another torch.
 """
 
 from __future__ import annotations
