@@ -113,7 +113,11 @@ def _recipe(samples: int, max_tokens: int) -> dict[str, object]:
         "model": {"path": str(DEMO)},
         "calibration": {"source": "instructions", "samples": samples, "max_tokens": max_tokens},
         "variants": [{"name": "w4", "method": "gptq", "group_size": 64}],
-        "evaluate": {"suites": ["sentiment"]},
+        "evaluate": {"suites": ["sentiment", "short_question", "json_extract"]},
+        "profile": {
+            "workloads": [{"name": "short", "prompt_tokens": 64, "output_tokens": 12}],
+            "concurrency": [1, 8],
+        },
         "policy": str(ROOT / "notebooks" / "policies" / "quickstart.yaml"),
     }
 
