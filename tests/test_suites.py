@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import SuiteError
-from workbench.scorers import score
+from workbench.scorers import grade
 from workbench.suites import fill, find_suite, load_suite, placeholders, render_prompt
 
 SHIPPED = Path(__file__).parent.parent / "eval_suites"
@@ -90,7 +90,7 @@ def test_the_right_answers_of_the_shipped_suites_score_1() -> None:
             target = sample.target
             best = target[0] if isinstance(target, list) else target
             answer = json.dumps(best) if isinstance(best, dict) else best
-            assert score(suite.spec, sample, answer) == 1.0, sample.id
+            assert grade(suite, sample, answer).score == 1.0, sample.id
 
 
 NUMBERS = re.findall(

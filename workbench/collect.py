@@ -163,7 +163,7 @@ def _questions(context: Context, evidence: Evidence) -> dict[str, dict[str, tupl
         if suite is not None and suite.digest == result.suite_digest:
             found[result.suite] = {
                 sample.id: (
-                    fill(suite.spec.prompt, sample.model_dump()),
+                    fill(suite.spec.prompt or "", sample.model_dump()),
                     sample.target
                     if isinstance(sample.target, str)
                     else json.dumps(sample.target, ensure_ascii=False),

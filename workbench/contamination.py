@@ -241,7 +241,7 @@ class _Index:
 
 def _texts(suite: Suite, fields: Mapping[str, object]) -> Iterator[str]:
     """What a suite's prompt shows of a sample, field by field."""
-    for name in placeholders(suite.spec.prompt):
+    for name in placeholders(suite.spec.prompt or ""):
         value = fields.get(name)
         if isinstance(value, str):
             yield value

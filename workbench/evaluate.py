@@ -25,7 +25,7 @@ from workbench.questions import Question, check_tokens, fake_answers, prepare
 from workbench.ranking import RANKINGS
 from workbench.records import SampleRow, SuiteResult
 from workbench.rows import RowFile, clean_text, keep_rows, read_rows, rows_digest, write_rows
-from workbench.scorers import score
+from workbench.scorers import grade
 from workbench.suites import Suite
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class _Asking:
             prompt_digest=question.prompt_digest,
             target_digest=question.target_digest,
             output=output,
-            score=score(spec, question.sample, output),
+            score=grade(self._suite, question.sample, output).score,
             finish_reason=answer.finish_reason,
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,
@@ -247,7 +247,7 @@ class _Asking:
             prompt_digest=question.prompt_digest,
             target_digest=question.target_digest,
             output=best,
-            score=score(self._suite.spec, question.sample, best),
+            score=grade(self._suite, question.sample, best).score,
             finish_reason=None,
             prompt_tokens=sum(found.prompt_tokens for found in scored),
             output_tokens=0,

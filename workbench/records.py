@@ -15,6 +15,11 @@ from workbench.artifact_records import Artifact
 from workbench.base import Record as Record
 from workbench.calibration_records import Calibration as Calibration
 from workbench.calibration_records import CalibrationRow as CalibrationRow
+from workbench.evaluation_records import Divergence as Divergence
+from workbench.evaluation_records import DivergenceStats as DivergenceStats
+from workbench.evaluation_records import DivergenceTrace as DivergenceTrace
+from workbench.evaluation_records import SampleRow as SampleRow
+from workbench.evaluation_records import SuiteResult as SuiteResult
 
 Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"]
@@ -167,53 +172,18 @@ class Serving(Record):
     log: str = Field("", description="file name of the kept log")
 
 
-class SampleRow(Record):
-    """One sample asked once. A line of `eval/<suite>.jsonl`."""
-
-    id: str
-    prompt_digest: str = Field(
-        description="sha256 of the exact text sent after templating, choices included"
-    )
-    target_digest: str
-    output: str
-    score: float | None = Field(description="0..1; None where the request failed")
-    finish_reason: str | None
-    prompt_tokens: int | None
-    output_tokens: int | None
-    choice_logprobs: dict[str, float] | None = None
-    started: float = Field(description="seconds since the step began")
-    seconds: float
-    error: str | None = None
-
-
-class SuiteResult(Record):
-    """One suite on one variant."""
-
-    suite: str
-    suite_digest: str = Field(description="of suite.yaml and samples.jsonl")
-    conditions: dict[str, Any] = Field(description="what must be equal for two results to pair")
-    rows_file: str
-    rows_digest: str = Field(
-        description="of ids, prompts, outputs and scores in sample order, no timings"
-    )
-    n: int
-    failed: int
-    score: float | None
-    finish_reasons: dict[str, int]
-    prompt_tokens: int
-    output_tokens: int
-
-
 class Evaluation(Record):
     """Every suite on one variant, asked of one server."""
 
-    schema_: Literal["workbench.evaluation/1"] = Field("workbench.evaluation/1", alias="schema")
+    schema_: Literal["workbench.evaluation/2"] = Field("workbench.evaluation/2", alias="schema")
     id: str
     variant: str
     inputs: dict[str, str]
     serving: Serving
     suites: tuple[SuiteResult, ...]
     repeat: tuple[SuiteResult, ...] = Field((), description="the baseline's second pass (A/A)")
+    restarts: int = Field(0, description="times the server died and was started again")
+    divergence: DivergenceTrace | None = None
     seconds: float
     finished: str = Field("", description="when, UTC, ISO 8601")
 

@@ -6,17 +6,21 @@ complaints into errors that name the file, the line and the nearest known key.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec
 from workbench.calibration_spec import CalibrationSpec as CalibrationSpec
+from workbench.suite_spec import SUITE_SCHEMA as SUITE_SCHEMA
+from workbench.suite_spec import Cadence
+from workbench.suite_spec import Sample as Sample
+from workbench.suite_spec import SuiteSpec as SuiteSpec
+from workbench.suite_spec import Tier as Tier
 from workbench.variants import AnyVariant, GgufSpec, NoneSpec
 
 RECIPE_SCHEMA = "workbench.recipe/1"
 POLICY_SCHEMA = "workbench.policy/1"
-SUITE_SCHEMA = "workbench.suite/1"
 
 # --------------------------------------------------------------------------- recipe
 
@@ -51,16 +55,60 @@ class ServeSpec(Spec):
     args: tuple[str, ...] = Field((), description="more arguments for the engine's own command")
 
 
+class LmEvalTask(Spec):
+    """One task of lm-evaluation-harness, imported as a suite of the same name."""
+
+    task: Name
+    fewshot: int | None = Field(None, ge=0, description="default: the task's own")
+    limit: int | None = Field(None, ge=1, description="only the first so many documents")
+    metric: str | None = Field(None, description="per-sample metric; default: the task's first")
+    chat_template: bool = Field(False, description="generation through the chat route")
+
+
+class LmEvalSpec(Spec):
+    """Public benchmarks, run by lm-eval in its own environment against the same server."""
+
+    tasks: tuple[LmEvalTask, ...] = Field(min_length=1)
+    include_path: str | None = Field(
+        None, description="folder of the user's own tasks, relative to the recipe"
+    )
+    seed: int = 0
+
+
+class DivergenceSpec(Spec):
+    """Teacher-forced log-probabilities on a fixed corpus, against the baseline's."""
+
+    tokens: int = Field(20_000, ge=64, description="at most so many")
+    top_k: int = Field(64, ge=1, le=1000, description="likeliest tokens recorded at each position")
+    suites: bool = Field(True, description="reference answers of the suites are in the corpus")
+    held_out: int = Field(64, ge=0, description="rows of the calibration source the set left out")
+
+
+class JudgeSpec(Spec):
+    """An OpenAI-compatible endpoint that judges answers."""
+
+    url: str = Field(pattern=r"^https?://", description="without /v1")
+    model: str
+    key_env: str | None = Field(None, description="environment variable that holds the key")
+    concurrency: int = Field(8, ge=1, le=256)
+    request_seconds: float = Field(120, gt=0)
+
+
 class EvaluateSpec(Spec):
     """Which suites are asked of the baseline and of every variant."""
 
     suites: tuple[Name, ...] = Field(min_length=1)
+    cadence: Cadence = Field("release", description="leave out suites that are worth less often")
     concurrency: int = Field(16, ge=1, le=256)
     limit: int | None = Field(
         None, ge=1, description="only the first so many samples of each suite"
     )
     noise_floor: bool = Field(True, description="ask the baseline twice and record how it differs")
     request_seconds: float = Field(300, gt=0, description="time limit of one request")
+    total_seconds: float | None = Field(None, gt=0, description="time limit of one suite")
+    lm_eval: LmEvalSpec | None = None
+    divergence: DivergenceSpec | None = None
+    judge: JudgeSpec | None = None
 
 
 class WorkloadSpec(Spec):
@@ -210,8 +258,6 @@ class Recipe(Spec):
 
 # --------------------------------------------------------------------------- policy
 
-Tier = Literal["critical", "supporting", "advisory"]
-
 
 class QualityCheck(Spec):
     """Non-inferiority of one suite: the paired loss must stay within the margin."""
@@ -279,42 +325,3 @@ class Policy(Spec):
     def _once(self) -> Self:
         _distinct("quality checks are of suite", [q.suite for q in self.quality])
         return self
-
-
-# --------------------------------------------------------------------------- suites
-
-
-class SuiteSpec(Spec):
-    """`suite.yaml`: how the samples beside it are asked and scored."""
-
-    schema_: Literal["workbench.suite/1"] = Field(alias="schema")
-    name: Name
-    description: str
-    ask: Literal["generate", "rank_choices"] = Field(
-        description="'rank_choices' compares the likelihood of each choice after the prompt"
-    )
-    system: str | None = None
-    prompt: str = Field(description="template with {field} of the sample")
-    chat_template: bool = Field(
-        description="explicit: the most common silent wrong number is a missing template"
-    )
-    max_tokens: int = Field(64, ge=1)
-    response_schema: dict[str, Any] | None = Field(
-        None, description="JSON schema, decoded under guidance"
-    )
-    scorer: Literal["choice", "contains", "exact", "normalized", "json_fields"]
-    metric: Literal["accuracy"] = "accuracy"
-    higher_is_better: Literal[True] = True
-    tags: tuple[str, ...] = ()
-
-
-class Sample(BaseModel):
-    """One line of `samples.jsonl`. Fields beyond these feed the prompt template."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
-
-    id: Annotated[str, Field(min_length=1, max_length=128)]
-    target: Any = Field(
-        description="what the scorer compares with: a text, a list of texts, an object"
-    )
-    choices: list[str] | None = None

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -54,12 +54,14 @@ class Suite:
         samples: in file order; ids are unique.
         digest: content id of spec and samples, whatever the files' formatting.
         path: its folder.
+        resources: file name -> text of the files its scorer needs; part of the digest.
     """
 
     spec: SuiteSpec
     samples: tuple[Sample, ...]
     digest: str
     path: Path
+    resources: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_suite(name: str, root: Path) -> Path:
@@ -177,7 +179,7 @@ def fill(template: str, fields: Mapping[str, Any]) -> str:
 
 def render_prompt(spec: SuiteSpec, sample: Sample, renderer: Renderer) -> str:
     """The exact text that is sent for a sample; for `rank_choices`, what stands before a choice."""
-    user = fill(spec.prompt, sample.model_dump())
+    user = fill(spec.prompt or "", sample.model_dump())
     if not spec.chat_template:
         return user
     messages = [{"role": "system", "content": spec.system}] if spec.system is not None else []
@@ -215,10 +217,10 @@ def _spec_problems(spec: SuiteSpec, folder: str) -> Iterator[tuple[str, str, str
     if spec.name != folder:
         yield "name", f"the suite is called '{spec.name}' in a folder '{folder}'", "rename one"
     ranked = spec.ask == "rank_choices"
-    if ranked != (spec.scorer == "choice"):
+    if ranked != (spec.scorer.name == "choice"):
         yield (
             "scorer",
-            f"scorer '{spec.scorer}' does not fit 'ask: {spec.ask}'",
+            f"scorer '{spec.scorer.name}' does not fit 'ask: {spec.ask}'",
             "'choice' goes with 'rank_choices', the others with 'generate'",
         )
     if ranked and spec.response_schema is not None:
@@ -230,7 +232,7 @@ def _spec_problems(spec: SuiteSpec, folder: str) -> Iterator[tuple[str, str, str
             "write its text into 'prompt' where the model has no chat template",
         )
     try:
-        names = placeholders(spec.prompt)
+        names = placeholders(spec.prompt or "")
     except ValueError as bad:
         yield "prompt", f"'prompt': {bad}", ""
     else:
@@ -265,10 +267,12 @@ class _SampleCheck:
 
         self._spec = spec
         try:
-            self._fields = placeholders(spec.prompt)
+            self._fields = placeholders(spec.prompt or "")
         except ValueError:
             self._fields = ()
-        usable = schema_usable and spec.response_schema is not None and spec.scorer == "json_fields"
+        usable = (
+            schema_usable and spec.response_schema is not None and spec.scorer.name == "json_fields"
+        )
         self._validator = (
             jsonschema.Draft202012Validator(spec.response_schema or {}) if usable else None
         )

@@ -14,34 +14,52 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from workbench.spec import Sample, SuiteSpec
+from workbench.evaluation_records import Flag
+from workbench.suite_spec import Sample, SuiteSpec
+
+if TYPE_CHECKING:
+    from workbench.suites import Suite
 
 _ARTICLES = frozenset({"a", "an", "the"})
 _DIGIT_GROUP = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _MINUS = "-\u2212"
 
 
-def score(spec: SuiteSpec, sample: Sample, output: str) -> float:
-    """Score one output.
+@dataclass(frozen=True)
+class Grade:
+    """What a scorer says of one output.
+
+    Attributes:
+        score: 0 to 1; 1 is right where the suite's metric is higher-is-better.
+        flags: what is the matter with the output beside being wrong.
+        details: how the score came about; JSON values only, kept in the row.
+    """
+
+    score: float
+    flags: tuple[Flag, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def grade(suite: Suite, sample: Sample, output: str) -> Grade:
+    """Grade one output.
 
     Args:
-        spec: names the scorer.
+        suite: names the scorer, and holds the files it needs (`Suite.resources`).
         sample: holds the target.
-        output: what was generated, or the choice that was ranked first.
-
-    Returns:
-        0 (wrong) to 1 (right).
+        output: what was generated, the choice that was ranked first, or for tool calls the JSON
+            text of ``{"tool_calls": [{"name": ..., "arguments": "<as sent>"}], "content": ...}``.
     """
-    return _SCORERS[spec.scorer](sample, output)
+    return Grade(_SCORERS[suite.spec.scorer.name](sample, output))
 
 
 def check_target(spec: SuiteSpec, sample: Sample) -> str | None:
     """What is wrong with a sample's target or choices for this suite's scorer, or None."""
-    if spec.scorer == "choice":
+    if spec.scorer.name == "choice":
         return _check_choices(sample)
-    if spec.scorer == "json_fields":
+    if spec.scorer.name == "json_fields":
         if not isinstance(sample.target, dict) or not sample.target:
             return f"'target' must be an object with fields, not {_kind(sample.target)}"
         return None
@@ -50,7 +68,7 @@ def check_target(spec: SuiteSpec, sample: Sample) -> str | None:
     if not texts or not all(isinstance(text, str) for text in texts):
         return f"'target' must be a text or a list of texts, not {_kind(target)}"
     for text in texts:
-        kept = text.strip() if spec.scorer == "exact" else normalize(text)
+        kept = text.strip() if spec.scorer.name == "exact" else normalize(text)
         if not kept:
             return f"'target' has nothing to compare with in {text!r}"
     return None
