@@ -173,6 +173,9 @@ def test_a_change_invalidates_what_depends_on_it(workbench: Call, project: Path)
     # --only stops before the verdict; --force does a finished step again.
     only = workbench("run", "recipe.yaml", "--only", "evaluate:good")
     assert only.returncode == 0 and "verdict" not in only.stdout
+    # The verdict of before does not stay for whoever reads the files.
+    assert not (project / "results/smoke/gate.json").exists()
+    assert not (project / "results/smoke/report.html").exists()
     assert workbench("plan", "recipe.yaml").stdout.count("cached") == 4
     forced = workbench("run", "recipe.yaml", "--force", "quantize:good")
     assert "quantize:good: done" in forced.stdout

@@ -82,6 +82,11 @@ def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outco
         first = plan = context.plan()
         write_record(folder.plan, plan)
         _refuse_gaps(plan, wanted)
+        if not plan.steps[-1].cached:
+            # A verdict that no longer holds must not lie there for whoever reads the file: this run
+            # may fail, or be told to stop before it decides again.
+            folder.gate.unlink(missing_ok=True)
+            folder.report.unlink(missing_ok=True)
         events = EventReader(folder.events)
         executed: list[str] = []
         with contextlib.ExitStack() as server:
