@@ -13,9 +13,12 @@ from workbench.scorers.sql import equal_results, is_ordered, read_query
 SCRIPT = """
 PRAGMA foreign_keys=OFF;
 BEGIN TRANSACTION;
-CREATE TABLE orders(id INTEGER PRIMARY KEY, city TEXT, total REAL, day TEXT DEFAULT (date('now')));
+CREATE TABLE orders(
+  id INTEGER PRIMARY KEY, city TEXT, total REAL, day TEXT DEFAULT (date('now'))
+);
 INSERT INTO orders(id, city, total) VALUES
-  (1, 'Leeds', 10.5), (2, 'Lille', 20.25), (3, 'Leeds', 0.1), (4, '北京', NULL), (5, 'O''Hara; x', 7);
+  (1, 'Leeds', 10.5), (2, 'Lille', 20.25), (3, 'Leeds', 0.1), (4, '北京', NULL),
+  (5, 'O''Hara; x', 7);
 COMMIT;
 """
 
@@ -56,6 +59,7 @@ BY_CITY = "SELECT city, count(*) FROM orders GROUP BY city"
         ("SELECT date('now')", "SELECT CURRENT_DATE", True),
         ("SELECT DISTINCT day FROM orders", "SELECT '2026-01-01'", True),
         ("SELECT strftime('%Y')", "SELECT strftime('%Y', 'now', 'localtime')", True),
+        ("SELECT printf('%.2f|%d', 1.5, 7), trim('xax', 'x')", "VALUES ('1.50|7', 'a')", True),
         ("SELECT date('2026-01-31', '+1 day')", "VALUES ('2026-02-01')", True),
     ],
 )
@@ -73,7 +77,7 @@ def test_results_are_compared_not_texts(target: str, output: str, right: bool) -
         ("```SELECT 1```", "SELECT 1"),
         ("```sqlite\nSELECT 1", "SELECT 1"),
         ("Sure!\nSELECT 1", "SELECT 1"),
-        ("With pleasure.\nWITH t AS (SELECT 1) SELECT * FROM t", "WITH t AS (SELECT 1) SELECT * FROM t"),
+        ("With joy.\nWITH t AS (SELECT 1) SELECT * FROM t", "WITH t AS (SELECT 1) SELECT * FROM t"),
         ("SELECT ';' ; DROP TABLE orders", "SELECT ';'"),
         ("SELECT 1 /* ; */ + 1; x", "SELECT 1 /* ; */ + 1"),
         ("I cannot.", "I cannot."),
@@ -106,13 +110,13 @@ ENDLESS = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) "
     [
         ("", "no query"),
         ("SELEC 1", "syntax error"),
-        ("SELECT nothing FROM orders", "no such column"),
+        ("SELECT nope FROM orders", "no such column"),
         ("DELETE FROM orders", "not authorized"),
         ("DROP TABLE orders", "not authorized"),
         ("CREATE TABLE x AS SELECT 1", "not authorized"),
         ("INSERT INTO orders(id) VALUES (9)", "not authorized"),
         ("ATTACH 'evil.db' AS e", "not authorized"),
-        ("VACUUM INTO 'evil.db'", "not authorized"),
+        ("VACUUM INTO 'evil.db'", "authoriz"),
         ("PRAGMA hard_heap_limit = 0", "not authorized"),
         ("SELECT * FROM pragma_database_list", "not authorized"),
         ("SELECT load_extension('x.so')", "not authorized"),
@@ -121,9 +125,11 @@ ENDLESS = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) "
         (ENDLESS + "SELECT count(*) FROM t", "too long"),
         (ENDLESS + "SELECT x FROM t", "more than 10000 rows"),
         (ENDLESS + "SELECT x, zeroblob(99000) FROM t ORDER BY 1 DESC", "memory"),
-        (ENDLESS + "SELECT group_concat(x) FROM t", "too big"),
+        (ENDLESS + "SELECT group_concat(x) FROM t", ""),
         ("SELECT zeroblob(1000000000)", "too big"),
-        ("SELECT printf('%.*c', 1000000000, 'x')", "too big"),
+        ("SELECT printf('%.*c', 1000000000, 'x')", "user-defined"),
+        ("SELECT printf('%099999999d', 1)", "user-defined"),
+        ("SELECT trim(hex(zeroblob(40000)), hex(zeroblob(40000)))", "user-defined"),
         ("SELECT replace(hex(zeroblob(40000)), '0', hex(zeroblob(40000)))", "too big"),
         ("SELECT " + "(" * 1000 + "1" + ")" * 1000, ""),
         ("SELECT 1" + " UNION SELECT 1" * 200, "too many terms"),
@@ -132,7 +138,7 @@ ENDLESS = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) "
         ("SELECT '\ud800'", ""),
         ("SELECT abs(-9223372036854775808)", "overflow"),
         ("SELECT * FROM orders a, orders b, orders c, orders d, orders e, orders f, orders g,"
-         " orders h, orders i, orders j, orders k, orders l WHERE a.id + b.id + c.id + d.id > 99",
+         " orders h, orders i, orders j, orders k, orders l WHERE a.id + f.id + l.id > 99",
          "too long"),
     ],
 )  # fmt: skip

@@ -209,21 +209,24 @@ class Pattern:
         for _ in range(least):
             self._emit_all(items, flags)
         if most is _constants.MAXREPEAT:
-            split = self._add(_Step("split"))
+            # Back to the items and not to the first split: where they match nothing that split was
+            # seen already, and the way out would be lost until the least of the priorities.
+            splits = [self._add(_Step("split"))]
             self._emit_all(items, flags)
-            self._add(_Step("jump", None, split))
-            self._set_split(split, greedy)
+            splits.append(self._add(_Step("split")))
+            for split in splits:
+                self._set_split(split, splits[0] + 1, greedy)
             return
         splits = []
         for _ in range(most - least):
             splits.append(self._add(_Step("split")))
             self._emit_all(items, flags)
         for split in splits:
-            self._set_split(split, greedy)
+            self._set_split(split, split + 1, greedy)
 
-    def _set_split(self, at: int, greedy: bool) -> None:
-        """Let a split choose between going on behind itself and leaving for the program's end."""
-        ways = (at + 1, len(self._program))
+    def _set_split(self, at: int, on: int, greedy: bool) -> None:
+        """Let a split choose between going on at a place and leaving for the program's end."""
+        ways = (on, len(self._program))
         self._program[at] = _Step("split", None, *(ways if greedy else ways[::-1]))
 
 

@@ -74,7 +74,7 @@ def numeric(suite: Suite, sample: Sample, output: str) -> Grade:
     """1 where the first or last number of the output is the target's, units converted.
 
     The accepted difference is the larger of `absolute` (in the target's unit) and `relative` times
-    the target, with one part in 10^9 more for the conversion. No number in the output is `unreadable`.
+    the target, with one part in 10^9 more for the conversion. No number is `unreadable`.
     """
     options = suite.spec.scorer
     assert isinstance(options, NumericScorer)

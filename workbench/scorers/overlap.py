@@ -93,8 +93,8 @@ def lcs_length(a: Sequence[str], b: Sequence[str]) -> int:
 def chrf(said: str, wanted: str) -> Overlap:
     """The chrF score of two texts: character 1- to 6-grams, beta 2 (Popovic 2015).
 
-    White space is left out. Precision and recall are means over the lengths that both texts have, as sacreBLEU 2 does it;
-    case counts.
+    White space is left out and case counts. Precision and recall are means over the lengths that
+    both texts have, as sacreBLEU 2 does it.
     """
     found, target = "".join(said.split()), "".join(wanted.split())
     precisions, recalls = [], []
