@@ -38,10 +38,10 @@ def suite(**options: Any) -> Any:
 
 
 def said(*calls: dict[str, Any], content: str = "") -> str:
-    made = [
-        {"name": c["name"], "arguments": a if isinstance(a := c["arguments"], str) else json.dumps(a)}
-        for c in calls
-    ]  # fmt: skip
+    def text(arguments: Any) -> str:
+        return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+    made = [{"name": c["name"], "arguments": text(c["arguments"])} for c in calls]
     return json.dumps({"tool_calls": made, "content": content})
 
 

@@ -111,7 +111,7 @@ def _run(source: str, file: str) -> dict[str, Any]:
         exec(compile(source, file, "exec", dont_inherit=True), vars(module))
     except SyntaxError as bad:
         raise SuiteError(
-            f"not Python: {bad.msg}", where=f"{file}:{bad.lineno}", fix="mend that line"
+            f"not Python: {bad.msg}", where=f"{file}:{bad.lineno or 1}", fix="mend that line"
         ) from bad
     except (Exception, SystemExit) as bad:
         lines = [f.lineno for f in traceback.extract_tb(bad.__traceback__) if f.filename == file]

@@ -22,7 +22,7 @@ _BEGINNING = 300
 
 _ACT = (
     r"(?:help|assist|aid|provide|give|offer|supply|share|answer|respond|reply|comply|fulfil+|"
-    r"complete|carry out|support|create|write|generate|produce|make|compose|draft|discuss|"
+    r"complete|carry out|support|create|write|generate|produce|make(?! it\b)|compose|draft|discuss|"
     r"talk about|engage|participate|do (?:that|this|so|it)|tell you|explain|describe|teach|show|"
     r"advise|recommend|suggest|facilitate|encourage|promote|endorse|condone|disclose|reveal|"
     r"proceed|continue|accommodate|process|perform|access|be (?:able to|part of|of help|used))"
@@ -37,7 +37,7 @@ _UNABLE = (
 )
 _ENGLISH = re.compile(
     rf"\b(?:i|we)(?: |(?='))(?:\w+ly )?(?:simply |just |really |also |still )?{_UNABLE}"
-    rf" (?:\w+ly )?{_ACT}(?! but\b)\b"
+    rf" (?:\w+ly )?{_ACT}(?! but\b)(?![^.!?]{{0,40}} enough\b)\b"
     r"|\b(?:i|we) (?:must|have to|need to|will|would|'ll)(?: \w+ly)? (?:decline|refuse)\b"
     r"|\bi(?: am|'m) (?:sorry|afraid),? (?:but )?(?:i |that |this )?"
     r"(?:can ?not|can'?t|won'?t)(?=[.,!]|$)"
