@@ -25,13 +25,16 @@ def spec(scorer: str) -> SuiteSpec:
     )
 
 
+def suite(scorer: str) -> Suite:
+    return Suite(spec(scorer), (), "", Path())
+
+
 def sample(target: Any, **fields: Any) -> Sample:
     return Sample.model_validate({"id": "a", "target": target, **fields})
 
 
 def scored(scorer: str, target: Any, output: str) -> float:
-    suite = Suite(spec(scorer), (), "", Path())
-    return grade(suite, sample(target), output).score
+    return grade(suite(scorer), sample(target), output).score
 
 
 SCORERS = ("choice", "contains", "exact", "normalized", "json_fields")
@@ -231,7 +234,7 @@ def test_a_megabyte_of_output_is_scored_in_time(scorer: str) -> None:
     ],
 )
 def test_check_target_says_what_is_wrong(scorer: str, target: Any, said: str) -> None:
-    assert said in (check_target(spec(scorer), sample(target)) or "")
+    assert said in (check_target(suite(scorer), sample(target)) or "")
 
 
 @pytest.mark.parametrize(
@@ -247,11 +250,11 @@ def test_check_target_says_what_is_wrong(scorer: str, target: Any, said: str) ->
     ],
 )
 def test_check_target_of_choices(target: Any, choices: list[str] | None, said: str) -> None:
-    assert said in (check_target(spec("choice"), sample(target, choices=choices)) or "")
+    assert said in (check_target(suite("choice"), sample(target, choices=choices)) or "")
 
 
 def test_check_target_accepts_what_can_be_scored() -> None:
-    assert check_target(spec("choice"), sample("a", choices=["a", "b"])) is None
-    assert check_target(spec("contains"), sample(["a1", "b"])) is None
-    assert check_target(spec("exact"), sample("!")) is None
-    assert check_target(spec("json_fields"), sample({"a": None})) is None
+    assert check_target(suite("choice"), sample("a", choices=["a", "b"])) is None
+    assert check_target(suite("contains"), sample(["a1", "b"])) is None
+    assert check_target(suite("exact"), sample("!")) is None
+    assert check_target(suite("json_fields"), sample({"a": None})) is None

@@ -1,6 +1,6 @@
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,13 @@ def refused(folder: Path) -> SuiteError:
 class Bracket:
     """A chat template that shows what it was given."""
 
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        said = "".join(f"[{m['role']}]{m['content']}" for m in messages)
+    opening = ""
+
+    def render(
+        self, messages: Any, add_generation_prompt: bool, tools: Sequence[Any] | None = None
+    ) -> str:
+        said = f"[{len(tools)} tools]" if tools else ""
+        said += "".join(f"[{m['role']}]{m['content']}" for m in messages)
         return said + ("[assistant]" if add_generation_prompt else "")
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench.evaluation_records import Flag
-from workbench.suite_spec import Sample, SuiteSpec
+from workbench.suite_spec import Sample
 
 if TYPE_CHECKING:
     from workbench.suites import Suite
@@ -55,8 +55,9 @@ def grade(suite: Suite, sample: Sample, output: str) -> Grade:
     return Grade(_SCORERS[suite.spec.scorer.name](sample, output))
 
 
-def check_target(spec: SuiteSpec, sample: Sample) -> str | None:
+def check_target(suite: Suite, sample: Sample) -> str | None:
     """What is wrong with a sample's target or choices for this suite's scorer, or None."""
+    spec = suite.spec
     if spec.scorer.name == "choice":
         return _check_choices(sample)
     if spec.scorer.name == "json_fields":
