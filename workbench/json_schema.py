@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import unquote
 
 from workbench.digest import canonical_json
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
+
+_DYNAMIC = "$dynamicAnchor"
+#: Keys whose schemas judge the very value the schema around them judges.
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 
 
 def validator(schema: dict[str, Any]) -> Draft202012Validator:
@@ -43,17 +47,17 @@ def complaint(schema: object) -> str | None:
         return f"{bad.message} at {bad.json_path}"
     except (TypeError, ValueError, RecursionError) as bad:
         return str(bad)
-    probes: tuple[Any, ...] = ({}, [], "", 0)
     for reference in _references(schema):
-        if not _leads_somewhere(reference, schema):
+        if _target(reference, schema) is None:
             return f"'$ref: {reference}' leads nowhere inside it"
+        if _is_endless(reference, schema, ()):
+            return f"'$ref: {reference}' refers to itself for ever"
+    probes: tuple[Any, ...] = ({}, [], "", 0)
     try:
         for probe in probes:
             validator(schema).is_valid(probe)
-    except RecursionError:
-        return "it refers to itself for ever"
     except Exception as bad:  # whatever a library has against it, an answer would meet it too
-        return str(bad)
+        return f"it cannot be used: {bad!r}"
     return None
 
 
@@ -86,19 +90,43 @@ def _references(schema: dict[str, Any]) -> Iterator[str]:
                 yield node[key]
 
 
-def _leads_somewhere(reference: str, schema: dict[str, Any]) -> bool:
+def _target(reference: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+    """What a reference points at, as a mapping; None where it points at nothing in the schema."""
     if not reference.startswith("#"):
-        return False
+        return None
     pointer = unquote(reference[1:])
     if pointer and not pointer.startswith("/"):
-        return any(pointer in (n.get("$anchor"), n.get("$dynamicAnchor")) for n in _nodes(schema))
+        anchored = (n for n in _nodes(schema) if pointer in (n.get("$anchor"), n.get(_DYNAMIC)))
+        return next(anchored, None)
     here: Any = schema
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(here, dict) and key in here:
             here = here[key]
-        elif isinstance(here, list) and key.isdigit() and int(key) < len(here):
+        elif isinstance(here, list) and key.isdecimal() and int(key) < len(here):
             here = here[int(key)]
         else:
-            return False
-    return isinstance(here, dict | bool)
+            return None
+    if isinstance(here, bool):
+        return {}
+    return here if isinstance(here, dict) else None
+
+
+def _is_endless(reference: str, schema: dict[str, Any], before: tuple[str, ...]) -> bool:
+    """True where a reference comes back to itself without going into the value it judges."""
+    if reference in before:
+        return True
+    here = [_target(reference, schema) or {}]
+    while here:
+        node = here.pop()
+        follow = node.get("$ref")
+        if isinstance(follow, str) and _is_endless(follow, schema, (*before, reference)):
+            return True
+        for key in _SAME_VALUE:
+            inner = node.get(key)
+            here += [n for n in (inner if isinstance(inner, list) else [inner]) if _is_dict(n)]
+    return False
+
+
+def _is_dict(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
