@@ -71,6 +71,65 @@ def suite_check(
         raise typer.Exit(2)
 
 
+@suite_app.command("new")
+def suite_new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="of the suite and its folder")],
+    source: Annotated[Path, typer.Option("--from", help="rows: a .csv, .tsv or .jsonl file")],
+    prompt: Annotated[str, typer.Option(help="template, columns as {fields}")] = "",
+    target: Annotated[str, typer.Option(help="column of the right answer; default: target")] = "",
+    id_: Annotated[
+        str, typer.Option("--id", help="column of the id; default: id, or the row's content")
+    ] = "",
+    scorer: Annotated[
+        str, typer.Option(help="a name, or as YAML: '{name: numeric, absolute: 0.5}'")
+    ] = "",
+    ask: Annotated[str, typer.Option(help="generate or rank_choices")] = "",
+    choices: Annotated[str, typer.Option(help="the same for all samples: a,b,c")] = "",
+    system: Annotated[str, typer.Option(help="system message, sent as it is")] = "",
+    description: Annotated[str, typer.Option(help="one sentence")] = "",
+    kind: Annotated[str, typer.Option(help="the business case it stands for")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="column whose equal values are not independent samples")
+    ] = "",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="of an answer")] = None,
+    chat_template: Annotated[bool, typer.Option(help="apply the model's chat template")] = True,
+    schema: Annotated[Path | None, typer.Option(help="JSON schema of an answer, a file")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="what the scorer needs, copied (repeatable)")
+    ] = None,
+) -> None:
+    """Make a suite from the rows of a CSV or JSONL file. It never replaces one."""
+    from workbench.suite_new import Wanted, new_suite
+
+    wanted = Wanted(
+        prompt=prompt,
+        target=target,
+        id=id_,
+        ask=ask,
+        scorer=scorer,
+        choices=_split(choices),
+        system=system,
+        description=description,
+        kind=kind,
+        max_tokens=max_tokens,
+        chat_template=chat_template,
+        cluster=cluster,
+        schema=schema,
+        files=tuple(file or ()),
+    )
+    suite = new_suite(_root(), name, source, wanted)
+    typer.echo(f"{suite.path}: {len(suite.samples)} samples, digest {suite.digest[:12]}")
+    typer.echo(f"say in {suite.path / 'README.md'} where they come from, then name it in a recipe")
+
+
+def _split(choices: str) -> tuple[str, ...]:
+    """`a,b` as a list; a choice that holds a comma is put in double quotes."""
+    import csv
+
+    cells = next(csv.reader([choices], skipinitialspace=True), [])
+    return tuple(cell.strip() for cell in cells)
+
+
 def _show(name: str, found: list[Finding]) -> int:
     """Print what was found; returns how many errors there are."""
     for finding in found:
