@@ -50,6 +50,7 @@ def problem(
             hint = "write it without quotes"
         return (f"'{key}': {message}" if key else message), line, hint.strip()
     if kind.endswith("_type"):
+        given = list(detail["input"]) if isinstance(detail["input"], tuple) else detail["input"]
         message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
         message = (
             re.sub(r" or (instance of \w+|object to extract fields from)", "", message)
