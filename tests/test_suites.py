@@ -176,7 +176,7 @@ def test_line_separators_inside_a_text_do_not_split_a_line(make: Make) -> None:
         (GENERATE | {"scorer": {"all": True}}, "'scorer' has no 'name'", 7, "exact, normalized"),
         (GENERATE | {"scorer": {"name": "contains", "al": 1}}, "unknown key 'scorer.al'", 9,
          "did you mean 'all'? known: all, name"),
-        (GENERATE | {"scorer": ["contains"]}, "'scorer': Input should be a mapping, not ['contains']", 7,
+        (GENERATE | {"scorer": ["contains"]}, "should be a mapping, not ['contains']", 7,
          "write a mapping"),
         (GENERATE | {"guided": False}, "'guided: false' has no effect", 8, "add the schema"),
         (GENERATE | {"repeats": 3}, "asks the same for the same answer", 8, "temperature"),

@@ -52,10 +52,8 @@ def problem(
     if kind.endswith("_type"):
         given = list(detail["input"]) if isinstance(detail["input"], tuple) else detail["input"]
         message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
-        message = (
-            re.sub(r" or (instance of \w+|object to extract fields from)", "", message)
-            + f", not {detail['input']!r}"
-        )
+        message = re.sub(r" or (instance of \w+|object to extract fields from)", "", message)
+        message += f", not {given!r}"
     if not loc:
         line = _line_of(message, node) or line
     return (f"'{key}': {message}" if key else message), line, _fix(kind, context)

@@ -27,7 +27,7 @@ from workbench.suites import Suite
 #: Hex digits of a row's content id that make an id: two of 10,000 rows alike once in 5 million.
 _ID_DIGITS = 12
 #: Columns that say something about a sample and are not what it asks.
-_ABOUT = ("id", "target", "choices", "language", "source", "topic", "tags", "notes")
+_ABOUT = ("id", "target", "choices", "language")
 _JSON_TARGETS = ("json_fields", "tool_call")
 _ASK_SCORER = "say how an answer is judged: exact, normalized, contains, numeric, json_fields, ..."
 
@@ -76,8 +76,8 @@ def new_suite(root: Path, name: str, source: Path, wanted: Wanted) -> Suite:
         SuiteError: an option is missing or names what is not there, a row is broken, or the suite
             would not be sound; lines are those of the source.
     """
-    if Path(name).name != name:
-        raise SuiteError(f"'{name}' is a path", where="NAME", fix="give a name alone")
+    if not name or Path(name).name != name:
+        raise SuiteError(f"'{name}' is no name", where="NAME", fix="give a name, and no path")
     folder = root / name
     rows = _renamed(source, read_rows(source))
     columns = list(dict.fromkeys(name for row in rows for name in row.fields))

@@ -120,6 +120,9 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else None
+    # Only between double quotes does YAML keep what it would take for a line end or leave out.
+    if not text.replace("\n", "").isprintable():
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
