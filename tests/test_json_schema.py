@@ -23,6 +23,7 @@ NOWHERE = "leads nowhere inside it"
         ({"items": {"$ref": "#/$defs/a"}}, NOWHERE),
         ({"items": {"$ref": "#here"}}, NOWHERE),
         ({"$ref": "#"}, ENDLESS),
+        ({"$dynamicRef": "#"}, "cannot be used"),
         ({"allOf": [{"$ref": "#"}]}, ENDLESS),
         ({"properties": {"a": {"$ref": "#/properties/a"}}}, ENDLESS),
         ({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}},
