@@ -27,14 +27,9 @@ from workbench.prompts import fill as fill
 from workbench.prompts import placeholders as placeholders
 from workbench.prompts import render_prompt as render_prompt
 from workbench.recipe import load_spec, read_yaml
-from workbench.suite_files import (
-    SAMPLES_FILE,
-    SPEC_FILE,
-    lines,
-    parse_sample,
-    read_resource,
-    resource_names,
-)
+from workbench.suite_files import SAMPLES_FILE as SAMPLES_FILE
+from workbench.suite_files import SPEC_FILE as SPEC_FILE
+from workbench.suite_files import lines, parse_sample, read_resource, resource_names
 from workbench.suite_problems import SampleCheck, SpecProblem, spec_problems
 from workbench.suite_spec import Sample, SuiteSpec
 
