@@ -11,7 +11,7 @@ from suite_folders import CALLS, GENERATE, JSON, RANK, SAMPLE, SCHEMA, WEATHER, 
 
 from workbench.errors import SuiteError
 from workbench.prompts import question_text, shows_tools
-from workbench.scorers import grade
+from workbench.suite_check import check_suite
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import (
     chat_messages,
@@ -59,12 +59,8 @@ def test_a_shipped_suite_is_whole(name: str) -> None:
 
 def test_the_right_answers_of_the_shipped_suites_score_1() -> None:
     for folder in sorted(p.parent for p in SHIPPED.glob("*/suite.yaml")):
-        suite = load_suite(folder)
-        for sample in suite.samples:
-            target = sample.target
-            best = target[0] if isinstance(target, list) else target
-            answer = json.dumps(best) if isinstance(best, dict) else best
-            assert grade(suite, sample, answer).score == 1.0, sample.id
+        wrong = [f.what for f in check_suite(load_suite(folder)) if f.level == "error"]
+        assert not wrong, f"{folder.name}: {wrong}"
 
 
 NUMBERS = re.findall(
@@ -468,6 +464,24 @@ def test_what_a_scorer_needs_is_read_and_hashed(make: Make) -> None:
     assert suite.resources == {"data.sql": "CREATE TABLE t (a);"}
     (folder / "data.sql").write_text("CREATE TABLE t (b);")
     assert load_suite(folder).digest != suite.digest
+
+
+@pytest.mark.parametrize(
+    ("query", "what"),
+    [
+        ("SELECT b FROM t", "no such column"),
+        ("SELEC a FROM t", "syntax error"),
+        ("DELETE FROM t", "'target'"),
+    ],
+)
+def test_sql_that_does_not_run_on_its_own_database(make: Make, query: str, what: str) -> None:
+    folder = make(
+        SQL, SAMPLE | {"target": "SELECT a FROM t"}, SAMPLE | {"id": "b", "target": query}
+    )
+    (folder / "data.sql").write_text("CREATE TABLE t (a); INSERT INTO t VALUES (1);")
+    error = refused(folder)
+    assert what in error.what
+    assert error.where == f"{folder / 'samples.jsonl'}:2"
 
 
 def test_a_scorer_file_of_python_is_a_resource(make: Make) -> None:
