@@ -29,6 +29,7 @@ class Letters:
 
     digest = "tokenizer"
     template_digest = "template"
+    opening = ""
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         assert not add_special_tokens

@@ -24,6 +24,7 @@ SUITES = ("sentiment", "short_question", "json_extract")
 class Letters:
     digest = "tokenizer"
     template_digest = "template"
+    opening = ""
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return [ord(c) for c in text]

@@ -5,67 +5,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from suite_folders import CALLS, GENERATE, JSON, RANK, SAMPLE, SCHEMA, WEATHER, Bracket, write
 
 from workbench.errors import SuiteError
-from workbench.scorers import grade
-from workbench.suites import fill, find_suite, load_suite, placeholders, render_prompt
+from workbench.prompts import question_text, shows_tools
+from workbench.suite_check import check_suite
+from workbench.suite_spec import Sample, SuiteSpec
+from workbench.suites import (
+    chat_messages,
+    fields_shown,
+    fill,
+    find_suite,
+    load_suite,
+    placeholders,
+    render_prompt,
+)
 
 SHIPPED = Path(__file__).parent.parent / "eval_suites"
-
-GENERATE: dict[str, Any] = {
-    "schema": "workbench.suite/1",
-    "name": "mine",
-    "description": "a suite",
-    "ask": "generate",
-    "prompt": "{question}",
-    "chat_template": False,
-    "scorer": "contains",
-}
-RANK = GENERATE | {"ask": "rank_choices", "scorer": "choice"}
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
-JSON = GENERATE | {"scorer": "json_fields", "response_schema": SCHEMA}
-SAMPLE: dict[str, Any] = {"id": "a", "question": "Capital of France?", "target": "Paris"}
 
 Make = Callable[..., Path]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    def write(spec: dict[str, Any] | str, *samples: dict[str, Any] | str | bytes) -> Path:
-        folder = tmp_path / "mine"
-        folder.mkdir(exist_ok=True)
-        text = spec if isinstance(spec, str) else yaml.safe_dump(spec, sort_keys=False)
-        (folder / "suite.yaml").write_text(text, "utf-8")
-        lines = [
-            s if isinstance(s, bytes) else (s if isinstance(s, str) else json.dumps(s)).encode()
-            for s in samples
-        ]
-        (folder / "samples.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-        return folder
+    def folder(spec: dict[str, Any] | str, *samples: dict[str, Any] | str | bytes) -> Path:
+        return write(tmp_path / "mine", spec, *samples)
 
-    return write
+    return folder
 
 
 def refused(folder: Path) -> SuiteError:
     with pytest.raises(SuiteError) as caught:
         load_suite(folder)
     return caught.value
-
-
-class Bracket:
-    """A chat template that shows what it was given."""
-
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        said = "".join(f"[{m['role']}]{m['content']}" for m in messages)
-        return said + ("[assistant]" if add_generation_prompt else "")
 
 
 # --------------------------------------------------------------------------- what ships
@@ -85,12 +59,8 @@ def test_a_shipped_suite_is_whole(name: str) -> None:
 
 def test_the_right_answers_of_the_shipped_suites_score_1() -> None:
     for folder in sorted(p.parent for p in SHIPPED.glob("*/suite.yaml")):
-        suite = load_suite(folder)
-        for sample in suite.samples:
-            target = sample.target
-            best = target[0] if isinstance(target, list) else target
-            answer = json.dumps(best) if isinstance(best, dict) else best
-            assert grade(suite, sample, answer).score == 1.0, sample.id
+        wrong = [f.what for f in check_suite(load_suite(folder)) if f.level == "error"]
+        assert not wrong, f"{folder.name}: {wrong}"
 
 
 NUMBERS = re.findall(
@@ -198,7 +168,19 @@ def test_line_separators_inside_a_text_do_not_split_a_line(make: Make) -> None:
         (GENERATE | {"prompt": "{question.__class__}"}, "is not a field", 5, ""),
         (GENERATE | {"prompt": "{question!r}"}, "is not a field", 5, ""),
         (GENERATE | {"prompt": "{question} {"}, "a single '{'", 5, ""),
+        (GENERATE | {"scorer": "???"}, "'???' is not one of 'exact', ", 7, "choose one of them"),
+        (GENERATE | {"scorer": {"all": True}}, "'scorer' has no 'name'", 7, "exact, normalized"),
+        (GENERATE | {"scorer": {"name": "contains", "al": 1}}, "unknown key 'scorer.al'", 9,
+         "did you mean 'all'? known: all, name"),
+        (GENERATE | {"scorer": ["contains"]}, "should be a mapping, not ['contains']", 7,
+         "write a mapping"),
+        (GENERATE | {"guided": False}, "'guided: false' has no effect", 8, "add the schema"),
+        (GENERATE | {"repeats": 3}, "asks the same for the same answer", 8, "temperature"),
+        (RANK | {"sampling": {"temperature": 0.7}}, "no effect on ranked choices", 8, "remove"),
+        (GENERATE | {"tool_choice": "required"}, "'tool_choice' has no effect", 8, ""),
+        (GENERATE | {"tools": [WEATHER]}, "'tools' have no effect", 8, "'ask: call_tools'"),
         (JSON | {"response_schema": {"type": "intger"}}, "is not a JSON schema", 8, ""),
+        (JSON | {"response_schema": {"$ref": "https://example.org/x"}}, "leads nowhere", 8, ""),
         (JSON | {"response_schema": {"properties": [1]}}, "is not a JSON schema", 8, ""),
     ],
 )  # fmt: skip
@@ -218,6 +200,91 @@ def test_a_broken_spec_is_named_with_its_line(
 def test_a_schema_on_ranked_choices_is_refused(make: Make) -> None:
     error = refused(make(RANK | {"response_schema": SCHEMA}, SAMPLE | {"choices": ["Paris", "R"]}))
     assert "no effect on ranked choices" in error.what
+
+
+MESSAGES = {k: v for k, v in GENERATE.items() if k != "prompt"} | {"chat_template": True}
+
+
+@pytest.mark.parametrize(
+    ("messages", "what", "line"),
+    [
+        (
+            [("user", "{question}"), ("assistant", "Yes?")],
+            "the last of 'messages' is the assistant's",
+            10,
+        ),
+        ([("user", "{question}"), ("system", "x"), ("user", "y")], "stands first or nowhere", 10),
+        ([("system", "a"), ("user", "b")], "'messages' use no field", 7),
+        ([("system", "a"), ("user", "{target}")], "'messages.1.content' shows '{target}'", 11),
+        ([("user", "{question} {")], "'messages.0.content': a single '{'", 9),
+        ([("tool", "{question}")], "'messages.0.role': 'tool' is not one of", 8),
+        ([("user", "{qestion}")], "field 'qestion', which the prompt uses, is missing", 1),
+    ],
+)
+def test_broken_messages_are_named(
+    make: Make, messages: list[tuple[str, str]], what: str, line: int
+) -> None:
+    said = [{"role": role, "content": content} for role, content in messages]
+    error = refused(make(MESSAGES | {"messages": said}, SAMPLE))
+    assert what in error.what
+    assert error.where.rpartition(":")[2] == str(line)
+
+
+def test_messages_need_a_chat_template_and_no_prompt(make: Make) -> None:
+    messages = [{"role": "user", "content": "{question}"}]
+    error = refused(make(MESSAGES | {"chat_template": False, "messages": messages}, SAMPLE))
+    assert "'messages' need 'chat_template: true'" in error.what
+    error = refused(make(MESSAGES | {"prompt": "{question}", "messages": messages}, SAMPLE))
+    assert "exactly one of 'prompt' and 'messages'" in error.what
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": WEATHER["function"] | function}
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "line"),
+    [
+        ({"tools": []}, "'ask: call_tools' needs 'tools'", 4),
+        ({"chat_template": False}, "'ask: call_tools' needs 'chat_template: true'", 6),
+        ({"scorer": "contains"}, "scorer 'contains' does not fit 'ask: call_tools'", 7),
+        ({"response_schema": SCHEMA}, "'response_schema' has no effect on tool calls", 18),
+        ({"tools": [WEATHER["function"]]}, "'tools.0': a tool is {type: function", 9),
+        ({"tools": [{"type": "function"}]}, "'tools.0': a tool is {type: function", 9),
+        ({"tools": [WEATHER | {"nme": 1}]}, "'tools.0.nme': unknown key", 18),
+        ({"tools": [tool(name="a b")]}, "'a b' is no name of a function", 11),
+        ({"tools": [tool(name=None)]}, "None is no name of a function", 11),
+        ({"tools": [tool(description=3)]}, "'tools.0.function.description': this is no text", 12),
+        ({"tools": [tool(params={})]}, "'tools.0.function.params': unknown key", 18),
+        ({"tools": [tool(parameters=[])]}, "parameters': not a JSON schema: it is no mapping", 13),
+        ({"tools": [tool(parameters={"type": "objct"})]}, "not a JSON schema: 'objct'", 13),
+        ({"tools": [tool(parameters={"type": "array"})]}, "the arguments of a call are one", 13),
+        ({"tools": [WEATHER, tool(description="b")]}, "two tools are called 'weather'", 20),
+    ],
+)  # fmt: skip
+def test_a_broken_tool_is_named_with_its_line(
+    make: Make, change: dict[str, Any], what: str, line: int
+) -> None:
+    folder = make(CALLS | change, SAMPLE)
+    said = str(refused(folder))
+    assert what in said
+    assert f"{folder / 'suite.yaml'}:{line}" in said
+
+
+def test_tool_calls_go_with_their_scorer_alone(make: Make) -> None:
+    assert (
+        "'tool_call' with nothing else"
+        in refused(make(GENERATE | {"scorer": "tool_call"}, SAMPLE)).fix
+    )
+    judged = {"name": "judge", "rubric": "the right tool"}
+    assert "does not fit" not in str(attempt(make(CALLS | {"scorer": judged}, SAMPLE)))
+
+
+def attempt(folder: Path) -> object:
+    try:
+        return load_suite(folder)
+    except SuiteError as error:
+        return error
 
 
 def test_yaml_errors_name_the_line(make: Make) -> None:
@@ -310,6 +377,156 @@ def test_problems_are_collected_up_to_ten(make: Make) -> None:
     assert error.what.count("not JSON") == 10
 
 
+@pytest.mark.parametrize("bad", ["a\nb", "\x1b[2J", " a", "a\u200b"])
+def test_an_id_is_one_line_of_text(make: Make, bad: str) -> None:
+    assert "control codes" in refused(make(GENERATE, SAMPLE | {"id": bad})).what
+
+
+def test_an_id_does_not_look_like_a_repeat(make: Make) -> None:
+    sampled = GENERATE | {"repeats": 2, "sampling": {"temperature": 0.5}}
+    assert "like the number of a repeat" in refused(make(sampled, SAMPLE | {"id": "a#1"})).what
+    assert load_suite(make(GENERATE, SAMPLE | {"id": "a#1"})).samples
+
+
+def test_a_cluster_is_a_field_of_every_sample(make: Make) -> None:
+    spec = GENERATE | {"cluster": "document"}
+    assert load_suite(make(spec, SAMPLE | {"document": "x"}, SAMPLE | {"id": "b", "document": 7}))
+    folder = make(spec, SAMPLE | {"document": "x"}, SAMPLE | {"id": "b"})
+    error = refused(folder)
+    assert "field 'document', which 'cluster' names, is missing" in error.what
+    assert error.where == f"{folder / 'samples.jsonl'}:2"
+    error = refused(make(spec, SAMPLE | {"document": ["x"]}))
+    assert "is no text or number" in error.what
+    error = refused(make(spec, SAMPLE | {"documnt": 1}, SAMPLE | {"id": "b", "documnt": 1}))
+    assert "'document', which no sample has" in error.what
+    assert error.where.endswith("suite.yaml:8") and "did you mean 'documnt'" in error.fix
+
+
+# --------------------------------------------------------------------------- shared samples
+
+
+def test_samples_of_another_suite(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "other", GENERATE | {"name": "other"}, SAMPLE, SAMPLE | {"id": "b"})
+    folder = make(GENERATE | {"samples_of": "other", "max_tokens": 9})
+    (folder / "samples.jsonl").unlink()
+    suite = load_suite(folder)
+    assert [s.id for s in suite.samples] == ["a", "b"]
+    first = suite.digest
+    write(tmp_path / "other", GENERATE | {"name": "other"}, SAMPLE, SAMPLE | {"id": "c"})
+    assert load_suite(folder).digest != first
+
+
+def test_errors_in_shared_samples_point_to_their_file(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "other", GENERATE | {"name": "other"}, SAMPLE, {"id": "b", "target": "x"})
+    folder = make(GENERATE | {"samples_of": "other"})
+    (folder / "samples.jsonl").unlink()
+    error = refused(folder)
+    assert error.where == f"{tmp_path / 'other' / 'samples.jsonl'}:2"
+    assert "field 'question'" in error.what
+
+
+def test_samples_of_nobody_twice_or_in_a_circle(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "other", GENERATE | {"name": "other", "samples_of": "mine"})
+    folder = make(GENERATE | {"samples_of": "othr"})
+    where = f"{folder / 'suite.yaml'}:8"
+    error = refused(folder)
+    assert "and a samples.jsonl of its own" in error.what and error.where == where
+    (folder / "samples.jsonl").unlink()
+    error = refused(folder)
+    assert "'othr', which is not there" in error.what and error.where == where
+    assert "did you mean 'other'?" in error.fix
+    (tmp_path / "other" / "samples.jsonl").unlink()
+    spec = (folder / "suite.yaml").read_text("utf-8")
+    for name, circle in (("other", "mine -> other -> mine"), ("mine", "mine -> mine")):
+        (folder / "suite.yaml").write_text(spec.replace("othr", name), "utf-8")
+        error = refused(folder)
+        assert f"'samples_of' leads in a circle: {circle}" in error.what
+
+
+def test_a_chain_of_shared_samples(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "first", GENERATE | {"name": "first"}, SAMPLE)
+    for name, of in (("second", "first"), ("mine", "second")):
+        spec = GENERATE | {"name": name, "samples_of": of}
+        (write(tmp_path / name, spec) / "samples.jsonl").unlink()
+    assert load_suite(tmp_path / "mine").samples[0].id == "a"
+
+
+# --------------------------------------------------------------------------- resources
+
+
+SQL = GENERATE | {"scorer": {"name": "sql_result", "database": "data.sql"}}
+
+
+def test_what_a_scorer_needs_is_read_and_hashed(make: Make) -> None:
+    folder = make(SQL, SAMPLE | {"target": "SELECT 1 AS a"})
+    (folder / "data.sql").write_text("CREATE TABLE t (a);")
+    suite = load_suite(folder)
+    assert suite.resources == {"data.sql": "CREATE TABLE t (a);"}
+    (folder / "data.sql").write_text("CREATE TABLE t (b);")
+    assert load_suite(folder).digest != suite.digest
+
+
+@pytest.mark.parametrize(
+    ("query", "what"),
+    [
+        ("SELECT b FROM t", "no such column"),
+        ("SELEC a FROM t", "syntax error"),
+        ("DELETE FROM t", "'target'"),
+    ],
+)
+def test_sql_that_does_not_run_on_its_own_database(make: Make, query: str, what: str) -> None:
+    folder = make(
+        SQL, SAMPLE | {"target": "SELECT a FROM t"}, SAMPLE | {"id": "b", "target": query}
+    )
+    (folder / "data.sql").write_text("CREATE TABLE t (a); INSERT INTO t VALUES (1);")
+    error = refused(folder)
+    assert what in error.what
+    assert error.where == f"{folder / 'samples.jsonl'}:2"
+
+
+def test_a_scorer_file_of_python_is_a_resource(make: Make) -> None:
+    code = "def score(sample, output):\n    return 1.0\n"
+    for named in ("score.py:score", "sub/score.py:score"):
+        folder = make(GENERATE | {"scorer": {"name": "python", "function": named}}, SAMPLE)
+        file = folder / named.partition(":")[0]
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(code)
+        assert load_suite(folder).resources == {named.partition(":")[0]: code}
+    installed = {"name": "python", "function": "json.decoder:scanstring"}
+    assert load_suite(make(GENERATE | {"scorer": installed}, SAMPLE)).resources == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("../outside.sql", "leads out of the suite's folder"),
+        ("a/../../outside.sql", "leads out of the suite's folder"),
+        ("/etc/passwd", "leads out of the suite's folder"),
+        ("..\\outside.sql", "leads out of the suite's folder"),
+        ("link.sql", "leads out of the suite's folder: put the file itself"),
+        ("linked/outside.sql", "leads out of the suite's folder: put the file itself"),
+        ("loop.sql", "loop.sql'"),
+        ("datta.sql", "no file 'datta.sql' in the suite's folder. did you mean 'data.sql'"),
+        (".", "there is no file '.'"),
+        ("", "leads out"),
+        ("latin.sql", "'latin.sql' is not UTF-8: byte 3"),
+        ("a\tb\x7f.sql", "there is no file"),
+    ],
+)  # fmt: skip
+def test_a_resource_stays_in_the_folder(make: Make, tmp_path: Path, name: str, what: str) -> None:
+    (tmp_path / "outside.sql").write_text("SELECT 1")
+    folder = make(SQL | {"scorer": {"name": "sql_result", "database": name}}, SAMPLE)
+    (folder / "data.sql").write_text("SELECT 1")
+    (folder / "latin.sql").write_bytes(b"-- \xe9")
+    (folder / "link.sql").symlink_to(tmp_path / "outside.sql")
+    (folder / "linked").symlink_to(tmp_path)
+    (folder / "loop.sql").symlink_to(folder / "loop.sql")
+    error = refused(folder)
+    assert what in error.what
+    assert error.where == f"{folder / 'suite.yaml'}:9"
+    assert "root:" not in str(error)
+
+
 # --------------------------------------------------------------------------- templates
 
 
@@ -348,3 +565,46 @@ def test_render_prompt(make: Make) -> None:
     )
     alone = load_suite(make(GENERATE | {"chat_template": True}, SAMPLE))
     assert render_prompt(alone.spec, alone.samples[0], Bracket()).startswith("[user]")
+
+
+def test_render_messages(make: Make) -> None:
+    messages = [
+        {"role": "system", "content": "Speak {language}."},
+        {"role": "user", "content": "Hi {{you}}"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "{question}"},
+    ]
+    suite = load_suite(make(MESSAGES | {"messages": messages}, SAMPLE | {"language": "French"}))
+    asked = render_prompt(suite.spec, suite.samples[0], Bracket())
+    said = "[system]Speak French.[user]Hi {you}[assistant]Hello.[user]Capital of France?"
+    assert asked == said + "[assistant]"
+    sent = chat_messages(suite.spec, suite.samples[0])
+    assert [m["role"] for m in sent] == ["system", "user", "assistant", "user"]
+    assert fields_shown(suite.spec) == ("language", "question")
+    assert question_text(suite.spec, suite.samples[0]).splitlines()[0] == "system: Speak French."
+
+
+def test_tools_are_rendered_where_they_are_sent() -> None:
+    spec = SuiteSpec.model_validate(CALLS)
+    sample = Sample.model_validate(SAMPLE)
+    assert render_prompt(spec, sample, Bracket()).startswith("[1 tools][user]Capital")
+    assert shows_tools(spec, sample, Bracket())
+
+    class Blind(Bracket):
+        def render(self, messages: Any, add_generation_prompt: bool, tools: Any = None) -> str:
+            return super().render(messages, add_generation_prompt)
+
+    assert not shows_tools(spec, sample, Blind())
+
+
+def test_a_plain_prompt_begins_as_the_tokenizers_own_texts_do() -> None:
+    class Opening(Bracket):
+        opening = "<s>"
+
+    spec = SuiteSpec.model_validate(GENERATE)
+    for question, sent in (("Q", "<s>Q"), ("<s>Q", "<s>Q")):
+        sample = Sample.model_validate(SAMPLE | {"question": question})
+        assert render_prompt(spec, sample, Opening()) == sent
+    chat = SuiteSpec.model_validate(GENERATE | {"chat_template": True})
+    sample = Sample.model_validate(SAMPLE)
+    assert render_prompt(chat, sample, Opening()).startswith("[user]"), "the template's business"

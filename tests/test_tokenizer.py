@@ -6,9 +6,12 @@ import pytest
 from hard_lines import hard_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suite_folders import GENERATE, SAMPLE, WEATHER
 
 from workbench.checkpoint import inspect
 from workbench.errors import CheckpointError, RecipeError
+from workbench.prompts import render_prompt
+from workbench.suite_spec import Sample, SuiteSpec
 from workbench.tokenizer import Tokenizer
 
 
@@ -154,3 +157,61 @@ def test_a_tokenizer_config_that_is_no_object(tiny: Path, tmp_path: Path, conten
     (tmp_path / "t" / "tokenizer_config.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not"):
         Tokenizer.load(tmp_path / "t")
+
+
+def with_bos(tiny: Path, folder: Path, template: str = "") -> Tokenizer:
+    """The tiny tokenizer with a BOS of its own that its post-processor adds, as Llama's does."""
+    shutil.copytree(tiny, folder)
+    file = folder / "tokenizer.json"
+    data = json.loads(file.read_text())
+    token = {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}
+    first = [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}]
+    own = [{"Sequence": {"id": "A", "type_id": 0}}]
+    data["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": first + own,
+        "pair": first + own + [{"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<|im_start|>": token},
+    }
+    file.write_text(json.dumps(data))
+    if template:
+        (folder / "chat_template.jinja").write_text(template)
+    return Tokenizer.load(folder)
+
+
+def test_the_bos_a_tokenizer_adds_itself(tokenizer: Tokenizer, tiny: Path, tmp_path: Path) -> None:
+    assert tokenizer.opening == "" and tokenizer.expected_bos(rendered=False) == 0
+    # SmolLM2's template begins with what its configuration calls the BOS.
+    assert tokenizer.expected_bos(rendered=True) == 1
+    own = with_bos(tiny, tmp_path / "a", "{{ messages[0].content }}")
+    assert own.opening == "<|im_start|>"
+    assert (own.expected_bos(rendered=False), own.expected_bos(rendered=True)) == (1, 0)
+    twice = with_bos(tiny, tmp_path / "b", "{{ bos_token }}{{ bos_token }}")
+    assert twice.expected_bos(rendered=True) == 2
+
+
+def test_bos_count(tokenizer: Tokenizer) -> None:
+    assert [tokenizer.bos_count(ids) for ids in ([], [5], [1], [1, 1, 5, 1])] == [0, 0, 1, 2]
+
+
+def test_a_plain_prompt_has_the_bos_once(tokenizer: Tokenizer, tiny: Path, tmp_path: Path) -> None:
+    own = with_bos(tiny, tmp_path / "own")
+    spec = SuiteSpec.model_validate(GENERATE)
+    for question in ("Q", "<|im_start|>Q"):
+        sample = Sample.model_validate(SAMPLE | {"question": question})
+        text = render_prompt(spec, sample, own)
+        assert own.bos_count(own.encode(text, add_special_tokens=False)) == 1
+    asked = Sample.model_validate(SAMPLE)
+    text = render_prompt(spec, asked, own)
+    whole = own.encode(str(SAMPLE["question"]), add_special_tokens=True)
+    assert own.encode(text, add_special_tokens=False) == whole
+    assert render_prompt(spec, asked, tokenizer) == SAMPLE["question"]
+
+
+def test_tools_reach_the_template(tiny: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    template = "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{{ messages | length }}"
+    shown = with_template(tiny, tmp_path / "tools", template)
+    messages = [{"role": "user", "content": "x"}]
+    assert shown.render(messages, True, tools=(WEATHER,)) == "weather 1"
+    assert shown.render(messages, True, tools=()) == shown.render(messages, True) == "1"
+    assert tokenizer.render(messages, True, tools=[WEATHER]) == tokenizer.render(messages, True)

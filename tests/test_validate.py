@@ -1,6 +1,7 @@
 """What `workbench validate` refuses before a model is loaded, through the command line."""
 
 import json
+import shutil
 import struct
 import subprocess
 from collections.abc import Callable
@@ -8,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import edit_recipe
+import yaml
+from projects import ROOT, edit_recipe
+from suite_folders import CALLS, GENERATE, SAMPLE, write
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -188,3 +191,51 @@ def test_a_source_without_rows(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["calibration"].update(source="empty.jsonl"))
     message = refused(workbench)
     assert "0 usable rows" in message and "2 blank line" in message and "at most 0" not in message
+
+
+def test_a_critical_suite_that_nothing_gates_is_named(workbench: Call, project: Path) -> None:
+    def without(keep: str, tier: str) -> str:
+        policy = yaml.safe_load((project / "notebooks/policies/smoke.yaml").read_text())
+        policy["quality"] = [q for q in policy["quality"] if q["suite"] == keep]
+        policy["quality"][0]["tier"] = tier
+        (project / "policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
+        done = workbench("validate", "recipe.yaml")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    edit_recipe(project, lambda r: r.update(policy="policy.yaml"))
+    text = without("sentiment", "critical")
+    assert "suite 'short_question' calls itself critical and the policy does not gate it" in text
+    assert "suite 'sentiment' calls itself critical" not in text
+    assert "suite 'sentiment' calls itself critical" in without("sentiment", "advisory")
+
+
+def test_a_supporting_suite_in_no_check_is_listed(workbench: Call, project: Path) -> None:
+    shipped = (project / "eval_suites").resolve()
+    (project / "eval_suites").unlink()
+    shutil.copytree(shipped, project / "eval_suites")
+    spec = GENERATE | {"name": "extra", "tier": "supporting"}
+    write(project / "eval_suites" / "extra", spec, SAMPLE)
+    edit_recipe(project, lambda r: r["evaluate"]["suites"].append("extra"))
+    text = workbench("validate", "recipe.yaml").stdout
+    assert "evaluated but in no check: extra" in text
+    assert "'extra' calls itself critical" not in text
+
+
+def test_tools_that_the_chat_template_does_not_show(
+    workbench: Call, project: Path, copied: Path
+) -> None:
+    (project / "eval_suites").unlink()
+    shutil.copytree(ROOT / "eval_suites", project / "eval_suites")
+    spec = CALLS | {"scorer": {"name": "judge", "rubric": "the right tool"}}
+    write(project / "eval_suites" / "calls", spec | {"name": "calls"}, SAMPLE)
+    edit_recipe(project, lambda r: r["evaluate"]["suites"].append("calls"))
+    assert "suite 'calls': the model's chat template shows no tools" in (
+        workbench("validate", "recipe.yaml").stdout
+    )
+    (copied / "chat_template.jinja").write_text(
+        "{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[-1].content }}"
+    )
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "shows no tools" not in done.stdout

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workbench import __version__
+from workbench.cli_suite import suite_app
 from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ env_app = typer.Typer(
     help="The isolated environments of quantizers and servers.", no_args_is_help=True
 )
 app.add_typer(env_app, name="env")
+app.add_typer(suite_app, name="suite")
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="recipe file (YAML)")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="name of a run; default: the last one")]

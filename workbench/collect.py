@@ -12,6 +12,7 @@ from workbench.errors import StoreError, SuiteError
 from workbench.evidence import Evidence, VariantEvidence
 from workbench.gate import decide
 from workbench.plan import gate_spec
+from workbench.prompts import question_text
 from workbench.records import (
     Calibration,
     Checkpoint,
@@ -27,7 +28,6 @@ from workbench.records import (
 from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
 from workbench.store import read_record, write_atomic
-from workbench.suites import fill
 from workbench.variants import AnyVariant
 
 R = TypeVar("R", bound=Record)
@@ -163,7 +163,7 @@ def _questions(context: Context, evidence: Evidence) -> dict[str, dict[str, tupl
         if suite is not None and suite.digest == result.suite_digest:
             found[result.suite] = {
                 sample.id: (
-                    fill(suite.spec.prompt or "", sample.model_dump()),
+                    question_text(suite.spec, sample),
                     sample.target
                     if isinstance(sample.target, str)
                     else json.dumps(sample.target, ensure_ascii=False),

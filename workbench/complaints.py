@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -25,7 +25,7 @@ def problem(
     """
     # Union tags in angle brackets stand in no file.
     loc = tuple(part for part in detail["loc"] if not str(part).startswith("<"))
-    keys, line = _locate(loc, node)
+    keys, line = locate(loc, node)
     key = ".".join(keys)
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -38,13 +38,8 @@ def problem(
     if kind == "missing":
         return f"key '{key}' is missing", line, f"add '{keys[-1]}:'"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tag = str(context.get("tag", ""))
-        tags = [
-            t.strip(" '") for t in str(context.get("expected_tags", "")).split(",") if t.strip()
-        ]
-        tags = [t for t in tags if t != "none"] or [m for m in METHODS if m != "none"]
-        what = f"unknown method '{tag}'" if tag else f"'{key}' has no 'method'"
-        return what, line, did_you_mean(tag, tags) + f"methods: {', '.join(tags)}"
+        what, fix = _untagged(key, context, cls, loc)
+        return what, line, fix
     message = detail["msg"].removeprefix("Value error, ").replace("Tuple should", "List should")
     if kind == "literal_error":
         expected = context.get("expected", "")
@@ -55,11 +50,30 @@ def problem(
             hint = "write it without quotes"
         return (f"'{key}': {message}" if key else message), line, hint.strip()
     if kind.endswith("_type"):
+        given = list(detail["input"]) if isinstance(detail["input"], tuple) else detail["input"]
         message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
-        message = re.sub(r" or instance of \w+", "", message) + f", not {detail['input']!r}"
+        message = re.sub(r" or (instance of \w+|object to extract fields from)", "", message)
+        message += f", not {given!r}"
     if not loc:
         line = _line_of(message, node) or line
     return (f"'{key}': {message}" if key else message), line, _fix(kind, context)
+
+
+def _untagged(
+    key: str, context: dict[str, Any], cls: type[BaseModel], loc: tuple[int | str, ...]
+) -> tuple[str, str]:
+    """What no branch of a tagged union takes, as (what, fix): its tag is unknown, or not there."""
+    tag, field = str(context.get("tag", "")), str(context.get("discriminator", "")).strip("'")
+    tags = [t for t in map(_tag, _models_at(cls, loc)) if t and t != "none"]
+    if field == "method":
+        tags = tags or [m for m in METHODS if m != "none"]
+        what = f"unknown method '{tag}'" if tag else f"'{key}' has no 'method'"
+        return what, did_you_mean(tag, tags) + f"methods: {', '.join(tags)}"
+    if not tag:
+        return f"'{key}' has no '{field}'", f"known: {', '.join(tags)}"
+    listing = ", ".join(repr(t) for t in tags)
+    near = did_you_mean(tag, tags).strip()
+    return f"'{key}': {tag!r} is not one of {listing}", near or "choose one of them"
 
 
 #: pydantic's kind of complaint -> what to write instead.
@@ -70,6 +84,7 @@ _FIXES = {
     "bool_type": "write true or false",
     "tuple_type": "write a list: [a, b]",
     "dict_type": "write a mapping: {{key: value}}",
+    "model_attributes_type": "write a mapping: {{key: value}}",
     "model_type": "write a mapping: {{key: value}}",
     "greater_than": "use more than {gt}",
     "greater_than_equal": "use {ge} or more",
@@ -100,8 +115,8 @@ def _line_of(message: str, node: yaml.Node | None) -> int | None:
     return next((scalars[q] for q in re.findall(r"'([^']+)'", message) if q in scalars), None)
 
 
-def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[str], int]:
-    """Follow a pydantic location through the YAML nodes: the keys that exist there, and the line.
+def locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[str], int]:
+    """Follow a location, such as pydantic's, through the YAML nodes: keys that exist, and the line.
 
     Union tags appear in the location but not in the file; they are left out.
     """
@@ -130,9 +145,15 @@ def _locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[st
 
 
 def _known_keys(cls: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
-    """The keys allowed where `loc` points, following nested models, tuples and tagged unions."""
+    """The keys allowed beside the last one of `loc`."""
+    here = _models_at(cls, loc[:-1])
+    return {field.alias or name for c in here for name, field in c.model_fields.items()}
+
+
+def _models_at(cls: type[BaseModel], loc: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """The models allowed where `loc` points, following nested ones, tuples and tagged unions."""
     here: list[type[BaseModel]] = [cls]
-    for part in loc[:-1]:
+    for part in loc:
         if isinstance(part, int):
             continue
         tagged = [c for c in here if _tag(c) == part]
@@ -145,13 +166,16 @@ def _known_keys(cls: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
                 if part in (name, field.alias):
                     nested += _models_in(field.annotation)
         here = nested or here
-    return {field.alias or name for c in here for name, field in c.model_fields.items()}
+    return here
 
 
 def _tag(cls: type[BaseModel]) -> str | None:
-    field = cls.model_fields.get("method")
-    values = get_args(field.annotation) if field else ()
-    return str(values[0]) if values else None
+    """What tells a model from the others of its union: a variant's method, a scorer's name."""
+    for key in ("method", "name"):
+        field = cls.model_fields.get(key)
+        if field is not None and get_origin(field.annotation) is Literal:
+            return str(get_args(field.annotation)[0])
+    return None
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -28,7 +28,7 @@ from workbench.calibration_records import Contamination, Overlap, OverlapKind, O
 from workbench.calibration_spec import CalibrationSpec
 from workbench.errors import ContaminationError
 from workbench.sources import SourceRow
-from workbench.suites import Suite, placeholders
+from workbench.suites import Suite, fields_shown
 
 NGRAM = 13
 #: Shorter samples are compared by equality alone: "Thank you very much" is in every letter.
@@ -241,7 +241,7 @@ class _Index:
 
 def _texts(suite: Suite, fields: Mapping[str, object]) -> Iterator[str]:
     """What a suite's prompt shows of a sample, field by field."""
-    for name in placeholders(suite.spec.prompt or ""):
+    for name in fields_shown(suite.spec):
         value = fields.get(name)
         if isinstance(value, str):
             yield value

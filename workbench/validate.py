@@ -19,11 +19,13 @@ from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
+from workbench.prompts import shows_tools
 from workbench.quantconfig import named
 from workbench.quantizers import notes, quantizer
 from workbench.recipe import load_lock
 from workbench.servers.vllm import check_args
 from workbench.sources import read_source
+from workbench.suite_check import NO_TOOLS
 from workbench.variants import AnyVariant
 
 _GIB = 2**30
@@ -49,6 +51,7 @@ def validate(context: Context) -> list[Finding]:
         *_calibration(context),
         *_variants(context),
         *_policy(context),
+        *_tools(context),
         *_memory(context),
         *_disk(context),
     ]
@@ -231,11 +234,43 @@ def _policy(context: Context) -> list[Finding]:
     gated = [tier for tier in tiers if tier != "advisory"]
     if not gated:
         findings.append(Finding("warn", "the policy gates nothing: no variant can be GO"))
-    unchecked = sorted({*recipe.evaluate.suites} - {c.suite for c in policy.quality})
-    if unchecked:
-        findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
+    findings += _unchecked(context)
     text = f"policy '{policy.name}': {len(gated)} gated checks per variant"
     return [Finding("ok", text), *findings]
+
+
+def _unchecked(context: Context) -> list[Finding]:
+    """Suites whose result decides nothing; a critical one deserves a sentence of its own."""
+    quality = context.loaded.policy.quality
+    gating = {check.suite for check in quality if check.tier != "advisory"}
+    loose = [
+        name
+        for name, suite in context.suites.items()
+        if suite.spec.tier == "critical" and name not in gating
+    ]
+    findings = [
+        Finding(
+            "warn",
+            f"suite '{name}' calls itself critical and the policy does not gate it: whatever a "
+            "variant loses there, it can be GO",
+        )
+        for name in loose
+    ]
+    shown = {check.suite for check in quality} | {*loose}
+    unchecked = sorted({*context.suites} - shown)
+    if unchecked:
+        findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
+    return findings
+
+
+def _tools(context: Context) -> list[Finding]:
+    """Suites that call tools the model's chat template does not show."""
+    return [
+        Finding("warn", f"suite '{name}': {NO_TOOLS}")
+        for name, suite in context.suites.items()
+        if suite.spec.ask == "call_tools"
+        and not shows_tools(suite.spec, suite.samples[0], context.tokenizer)
+    ]
 
 
 def _memory(context: Context) -> list[Finding]:
