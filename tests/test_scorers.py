@@ -1,10 +1,12 @@
 """The table, and the scorers of texts, choices and JSON objects."""
 
 import json
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoring import HOSTILE, complaint, graded, sample, suite_of
 
@@ -63,6 +65,7 @@ def test_no_output_makes_a_scorer_raise(name: str) -> None:
         graded(suite, target, output)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(ALL)), st.text() | st.binary().map(lambda b: b.decode("latin-1")))
 def test_a_score_is_from_0_to_1_whatever_is_said(name: str, output: str) -> None:
     suite, target = ALL[name]
@@ -89,12 +92,14 @@ json_values = st.recursive(
 json_objects = st.dictionaries(st.text(max_size=8), json_values, min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(json_objects)
 def test_json_fields_of_the_target_itself_is_1(target: dict[str, Any]) -> None:
     assert scored("json_fields", target, json.dumps(target)) == 1.0
     assert scored("json_fields", target, f"\n  {json.dumps(target, indent=3)}\n") == 1.0
 
 
+@settings(deadline=None)
 @given(json_objects, st.data())
 def test_json_fields_is_f1_over_the_fields(target: dict[str, Any], data: st.DataObject) -> None:
     kept = data.draw(st.sets(st.sampled_from(sorted(target))))
@@ -201,6 +206,15 @@ def test_a_schema_that_cannot_be_gone_through_is_a_violation_not_a_crash(
     assert suite.spec.response_schema == schema
 
 
+def test_a_schema_elsewhere_is_not_fetched(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"type": "integer"}')
+    suite = suite_of("json_fields", response_schema={"$ref": f"file://{tmp_path}/other.json"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where it fetches it warns, which would stop it here
+        found = graded(suite, {"f": 1}, '{"f": 1}')
+    assert found.flags == ("schema_violation",) and "refers to" in found.details["schema"]
+
+
 def test_details_hold_no_half_characters_and_few_names() -> None:
     names = {f"{i}\ud800": i for i in range(100)}
     found = graded(suite_of("json_fields"), {"f": 1}, json.dumps(names))
@@ -213,11 +227,13 @@ def test_two_of_four_fields_are_a_half() -> None:
     assert scored("json_fields", target, output) == 0.5
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_normalize_twice_is_normalize_once(text: str) -> None:
     assert normalize(normalize(text)) == normalize(text)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec="ascii"), max_size=60))
 def test_normalize_folds_case(text: str) -> None:
     assert normalize(text.upper()) == normalize(text.lower())
@@ -270,6 +286,7 @@ def test_contains_looks_for_whole_words(target: Any, output: str, right: bool) -
     assert scored("contains", target, output) == float(right)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="abc ä1", max_size=12), st.text(max_size=20), st.text(max_size=20))
 def test_contains_finds_a_target_between_spaces(target: str, before: str, after: str) -> None:
     if normalize(target):
@@ -277,6 +294,7 @@ def test_contains_finds_a_target_between_spaces(target: str, before: str, after:
         assert scored("contains", target, f"{before} | {target} | {after}") == 1.0
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30).filter(str.strip))
 def test_right_under_exact_is_right_under_normalized_and_contains(text: str) -> None:
     assert scored("exact", text, f" {text}\n") == 1.0

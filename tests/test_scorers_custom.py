@@ -102,6 +102,11 @@ def test_a_function_of_a_module() -> None:
         grade(suite("math:sqrt"), sample("x"), "")
 
 
+def test_its_own_future_is_not_ours() -> None:
+    source = "def score(sample, output: 2 - 1):\n    return score.__annotations__['output']\n"
+    assert graded(suite(source=source), "x", "").score == 1.0
+
+
 def test_the_text_counts_and_not_the_file() -> None:
     first = suite(source="def score(sample, output): return 0.25\n")
     second = suite(source="def score(sample, output): return 0.75\n")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoring import HOSTILE
 
@@ -41,6 +41,10 @@ NO_CIRCLES = (
     "SELECT a, b FROM t WHERE a = 1 OR a = 2 OR a = 3 OR a = 4 OR a = 5 OR a = 6",
     "床前明月光，疑是地上霜。举头望明月，低头思故乡。",
     "一、苹果\n二、梨\n三、桃\n四、李\n五、杏\n六、枣\n七、柿子\n八、葡萄\n九、香蕉",
+    "".join(
+        f"The next item is ready.\nItem {i}: {'xyzw'[i % 4] * 9} {i**9} of {i**7}\n"
+        for i in range(6)
+    ),
     "Title\n" + "=" * 20 + "\nText that follows the rule.\n" + "-" * 40,
     "The quick brown fox jumps over the lazy dog. Then it sleeps. Then it eats. Then it runs.",
 )
@@ -56,16 +60,19 @@ def test_no_circles(text: str) -> None:
     assert not is_repetitive(text)
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=40), st.text(max_size=200))
 def test_a_piece_often_enough_at_the_end_is_found(piece: str, before: str) -> None:
     assert is_repetitive(before + piece * max(4, 48 // len(piece) + 1))
 
 
+@settings(deadline=None)
 @given(st.text(max_size=23))
 def test_a_short_answer_is_never_repetitive(text: str) -> None:
     assert not is_repetitive(text)
 
 
+@settings(deadline=None)
 @given(st.text("ab", max_size=30))
 def test_z_function(text: str) -> None:
     for i, found in enumerate(_z(text)[1:], 1):

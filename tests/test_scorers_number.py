@@ -2,7 +2,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scoring import complaint, graded, suite_of
 
@@ -46,6 +46,7 @@ def read(text: str) -> list[float]:
         ("\u4e24\u5343\u96f6\u4e94", [2005]),
         ("\u4e00\u4ebf\u4e8c\u5343\u4e07", [120_000_000]),
         ("\u4e8c\u3007\u4e8c\u516d", [2026]),
+        ("\u4e24\u4e07\u4ebf", [2e12]),
         ("\u4e09\u70b9\u4e00\u56db", [3.14]),
         ("\u8d1f\u4e94", [-5]),
         ("\u7b54\u6848\u662f5\uff0c\u8fd9\u662f\u4e00\u4e2a\u6570", [5]),
@@ -56,6 +57,7 @@ def test_what_is_read_as_a_number(text: str, values: list[float]) -> None:
     assert read(text) == pytest.approx(values)
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(("{}", "{:e}", "{:,}")))
 def test_a_number_that_was_written_is_read(value: float, form: str) -> None:
     written = form.format(value)
