@@ -198,14 +198,16 @@ def _artifact(found: Artifact | None) -> list[_Rows]:
 
 def _evaluation(record: Evaluation) -> _Content:
     serving = record.serving
-    head = ["suite", "n", "failed", "mean score", "finish reasons", "output tokens"]
+    head = ["suite", "n", "failed", "mean score", "flagged", "finish reasons", "output tokens"]
     again = {r.suite: r for r in record.repeat}
     if again:
         head.append("asked again")
     rows: _Rows = [head]
     for r in record.suites:
         reasons = ", ".join(f"{k} {v}" for k, v in r.finish_reasons.items())
-        row = [r.suite, r.n, r.failed, text.percent(r.score), reasons, r.output_tokens]
+        flagged = ", ".join(f"{text.flag_word(k)} {v}" for k, v in r.flagged.items()) or "none"
+        score = text.percent(r.score) + ("" if r.higher_is_better else " (lower is better)")
+        row = [r.suite, r.n, r.failed, score, flagged, reasons, r.output_tokens]
         if again:
             row.append(text.percent(again[r.suite].score) if r.suite in again else "")
         rows.append(row)
