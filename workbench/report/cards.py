@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from workbench.artifact_records import Artifact
+from workbench.differences import Differences
 from workbench.records import Calibration, Choice, Evaluation, Gate, Lane, Manifest, Profile, Record
 from workbench.report import calibration, text
 
@@ -44,12 +45,14 @@ class Card:
         return record_text(self.record)
 
 
-def show(record: Record) -> Card:
-    """Wrap a record so that a notebook shows it as a table.
+def show(record: Record | Differences) -> Card | Differences:
+    """Wrap a record so that a notebook shows it as a table; differences are one already.
 
     Raises:
         TypeError: the record has no card.
     """
+    if isinstance(record, Differences):
+        return record
     _content(record)
     return Card(record)
 
