@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from workbench.differences import diff
 from workbench.errors import RecipeError, StoreError, SuiteError
 from workbench.gate import timings_aside
 from workbench.records import Evaluation, Gate
-from workbench.regressions import export
+from workbench.regressions import _write, export
+from workbench.rescore import _rows as rescored
 from workbench.rescore import rescore
 from workbench.rows import read_rows
 from workbench.sample_table import COLUMNS
 from workbench.store import read_record
-from workbench.suites import load_suite
+from workbench.suite_spec import JudgeScorer
+from workbench.suites import Suite, load_suite
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -285,6 +288,10 @@ def test_rescore_a_corrected_target(project: Path) -> None:
     rows = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
     wrong = next(r for r in rows if r.score == 0 and r.output)
     edit_sample(project, "short_question", wrong.id, target=wrong.output)
+    artifacts = project / "results" / "artifacts"
+    trace = artifacts / f"evaluate-{published(project, 'bad').id[:16]}" / "more" / "trace.jsonl"
+    trace.parent.mkdir()
+    trace.write_text("what else the step left")
     suites, gate = rescore(opened(project))
     assert ("bad", "short_question", 1) in [(s.variant, s.suite, s.changed) for s in suites]
     assert max(s.changed for s in suites) == 1
@@ -295,6 +302,8 @@ def test_rescore_a_corrected_target(project: Path) -> None:
     assert moved == [wrong.id]
     assert [r.output for r in now] == [r.output for r in rows]
     assert steps.gate(opened(project)) == gate
+    new = artifacts / f"evaluate-{published(project, 'bad').id[:16]}" / "more" / "trace.jsonl"
+    assert new != trace and new.read_text() == "what else the step left"
 
 
 def test_rescore_in_the_other_direction_turns_the_verdict(project: Path) -> None:
@@ -316,6 +325,12 @@ def test_rescore_in_the_other_direction_turns_the_verdict(project: Path) -> None
         for d in diff(str(project / "results/smoke"), "bad", "sentiment", "improved")
     )
     assert not len(diff(str(project / "results/smoke"), "bad", "sentiment", "regressed"))
+    before = everything(project / "eval_suites")
+    done = call(
+        project, "suite", "from-regressions", "smoke", "bad", "none", "--suite", "sentiment"
+    )
+    assert done.returncode == 0 and "nothing is written" in done.stdout
+    assert everything(project / "eval_suites") == before
 
 
 @pytest.mark.parametrize(
@@ -380,3 +395,48 @@ def test_diff_refuses_by_name(finished: Path) -> None:
         diff(context, "nobody")
     with pytest.raises(StoreError):
         diff(str(finished / "results" / "nothing"), "bad")
+
+
+# --------------------------------------------------------------------------- without a run
+
+
+def judged(project: Path, **changes: Any) -> Suite:
+    """The sentiment suite as if a judge scored it."""
+    suite = load_suite(project / "eval_suites" / "sentiment")
+    scorer = JudgeScorer(rubric="is it true?")
+    return replace(suite, spec=suite.spec.model_copy(update={"scorer": scorer}), **changes)
+
+
+def test_scores_of_judges_and_benchmarks_are_kept_and_it_is_said(finished: Path) -> None:
+    context, result = opened(finished), published(finished, "bad").suites[0]
+    asked = read_rows(finished / "results/smoke/variants/bad/eval" / result.rows_file)
+    kept, why = rescored(context, None, result, asked, 2048)
+    assert kept == asked and "lm-eval" in why
+    kept, why = rescored(context, judged(finished), result, asked, 2048)
+    assert kept == asked and "no judge is asked" in why
+    with pytest.raises(StoreError, match="judged by a model, and it changed"):
+        rescored(context, judged(finished, digest="another"), result, asked, 2048)
+
+
+def test_a_row_without_an_answer_stays_without_a_score(finished: Path) -> None:
+    context, result = opened(finished), published(finished, "bad").suites[0]
+    asked = read_rows(finished / "results/smoke/variants/bad/eval" / result.rows_file)
+    failed = asked[0].model_copy(update={"error": "timeout", "score": None, "output": ""})
+    cut = asked[1].model_copy(update={"flags": ("invalid_json", "truncated")})
+    suite = context.suites["sentiment"]
+    kept, _ = rescored(context, suite, result, (failed, cut, *asked[2:]), 2048)
+    assert kept[0] == failed
+    # What the scorer said goes, what is true of the answer whatever is expected stays.
+    assert kept[1].flags == ("truncated",)
+
+
+def test_what_a_scorer_needs_goes_with_the_suite(finished: Path, tmp_path: Path) -> None:
+    context = opened(finished)
+    items = list(diff(context, "bad", "sentiment", "regressed"))
+    suite = context.suites["sentiment"]
+    needs = replace(suite, resources={"database.sql": "CREATE TABLE t (a);"})
+    _write(tmp_path / "made", needs, items, "card")
+    assert (tmp_path / "made" / "database.sql").read_text() == "CREATE TABLE t (a);"
+    for name in ("../up.sql", "/tmp/up.sql", "suite.yaml"):
+        with pytest.raises(SuiteError, match="cannot be copied"):
+            _write(tmp_path / name.strip("./"), replace(suite, resources={name: ""}), items, "")

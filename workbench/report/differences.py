@@ -102,10 +102,10 @@ def differences_view(found: Differences) -> RenderableType:
     parts += [Text(text.plain(line, 2000)) for line in others]
     if found.shown:
         table = Table(show_lines=True, expand=True)
-        table.add_column("sample", ratio=2, overflow="fold")
-        table.add_column("asked and expected", ratio=4, overflow="fold")
+        table.add_column("sample", ratio=3, overflow="fold")
+        table.add_column("asked and expected", ratio=6, overflow="fold")
         for name in (found.reference, found.variant):
-            table.add_column(Text(name), ratio=4, overflow="fold")
+            table.add_column(Text(name), ratio=6, overflow="fold")
         for item in found.shown:
             table.add_row(
                 _name(item),
