@@ -15,6 +15,7 @@ import pytest
 from builders import serving
 from scripted_server import ScriptedServer, completion, echoed
 
+from workbench.asked import ASKING, asking_digest
 from workbench.client import Client
 from workbench.digest import sha256_text
 from workbench.errors import ServingFailure
@@ -143,6 +144,7 @@ def test_conditions_say_what_must_be_equal(ask: Ask) -> None:
     assert plain == {
         "engine": "scripted",
         "suite_digest": "suite digest",
+        ASKING: asking_digest(suite(2).spec),
         "template_digest": None,
         "tokenizer_digest": "tokenizer",
         "ranking": None,

@@ -15,6 +15,11 @@ PURE = (
     "records",
     "stats",
     "evidence",
+    "paired",
+    "noise",
+    "differences",
+    "asked",
+    "report/differences",
     "checks",
     "gate",
     "scorers",
@@ -69,7 +74,7 @@ def test_import_is_light(module: str) -> None:
 def test_public_names_are_the_exported_ones() -> None:
     import workbench
 
-    assert sorted(workbench.__all__) == ["__version__", "open_run", "show"]
+    assert sorted(workbench.__all__) == ["__version__", "open_run", "samples", "show"]
     for name in workbench.__all__:
         assert getattr(workbench, name)
     with pytest.raises(AttributeError):

@@ -34,14 +34,19 @@ def under_llama_cpp(side: VariantEvidence) -> VariantEvidence:
     served = serving(
         side.manifest.weights_digest, engine="llamacpp", engine_version="2026.10", environment="e"
     )
-    results = tuple(
-        r.model_copy(update={"conditions": r.conditions | {"engine": "llamacpp"}})
-        for r in side.evaluation.suites
+    once, again = (
+        tuple(
+            r.model_copy(update={"conditions": r.conditions | {"engine": "llamacpp"}})
+            for r in results
+        )
+        for results in (side.evaluation.suites, side.evaluation.repeat)
     )
     return replace(
         side,
         reference=BASELINE_GGUF,
-        evaluation=side.evaluation.model_copy(update={"serving": served, "suites": results}),
+        evaluation=side.evaluation.model_copy(
+            update={"serving": served, "suites": once, "repeat": again}
+        ),
         profile=side.profile.model_copy(update={"serving": served}),
     )
 

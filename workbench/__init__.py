@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.context import open_run
     from workbench.report import show
+    from workbench.sample_table import samples
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_run", "show"]
+__all__ = ["__version__", "open_run", "samples", "show"]
 
-_LAZY = {"open_run": "workbench.context", "show": "workbench.report"}
+_LAZY = {
+    "open_run": "workbench.context",
+    "samples": "workbench.sample_table",
+    "show": "workbench.report",
+}
 
 
 def __getattr__(name: str) -> Any:

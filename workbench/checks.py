@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench import stats
+from workbench import noise, stats
 from workbench.base import BASELINE
 from workbench.evidence import (
     Evidence,
+    Paired,
     Refusal,
     VariantEvidence,
     first_difference,
@@ -71,10 +72,15 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     changed = stats.churn(before, after, *paired.outputs)
     variance = stats.pair_variance([b - a for b, a in zip(before, after, strict=True)])
     worse, different = stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)
-    baseline, score = sum(before) / n, sum(after) / n
+    baseline, score = (sum(scores) / n for scores in paired.raw_scores)
+    floor = noise.floor(evidence, check.suite, evidence.reference(variant))
     details |= {
         "baseline_score": baseline,
         "variant_score": score,
+        "higher_is_better": paired.higher_is_better,
+        "clusters": paired.cluster_count,
+        "noise_floor": floor,
+        "inside_noise": noise.inside(floor, loss.estimate, changed.share),
         "method": loss.method,
         "churn": changed.as_dict(),
         "mcnemar_p_worse": worse,
@@ -82,14 +88,20 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
     values = {"value": loss.estimate, "low": loss.low, "high": loss.high, "n": n}
-    moved = f"the mean score {_moved(loss.estimate, baseline, score)} over {n} paired samples"
+    moved = (
+        f"the mean score {_moved(paired, loss.estimate, baseline, score)} over {n} paired samples"
+    )
+    if details["inside_noise"]:
+        moved += f" (no more than {_named(variant)} differs from itself, asked twice)"
     sure = f"with {100 * check.confidence:.4g} % confidence"
     if n < check.min_n:
         return answer(
             "INCONCLUSIVE", f"{moved}, and the policy wants at least {check.min_n}", **values
         )
-    if baseline <= check.margin:
-        none = "scores 0 on it" if baseline == 0 else f"scores only {points(baseline)} % on it"
+    if sum(before) / n <= check.margin:
+        only = "only " if paired.higher_is_better else ""
+        none = "scores 0 on it" if baseline == 0 else f"scores {only}{points(baseline)} % on it"
+        none += "" if paired.higher_is_better else ", where lower is better"
         return answer(
             "INCONCLUSIVE",
             f"{_named(variant)} {none}, so no loss beyond {points(check.margin)} points could show",
@@ -134,12 +146,14 @@ def _named(variant: VariantEvidence) -> str:
     return "the baseline" if variant.reference == BASELINE else variant.reference
 
 
-def _moved(loss: float, baseline: float, score: float) -> str:
+def _moved(paired: Paired, loss: float, baseline: float, score: float) -> str:
+    aside = "" if paired.higher_is_better else " (lower is better)"
     if loss == 0:
-        return f"stayed at {points(score)} %"
-    way = "fell" if loss > 0 else "rose"
+        return f"stayed at {points(score)} %{aside}"
+    way = "fell" if (loss > 0) == paired.higher_is_better else "rose"
     return (
-        f"{way} by {points(abs(loss), 0.0)} points, from {points(baseline)} % to {points(score)} %,"
+        f"{way} by {points(abs(loss), 0.0)} points, from {points(baseline)} % to "
+        f"{points(score)} %{aside},"
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench import __version__
+from workbench import __version__, cli_eval
 from workbench.cli_suite import suite_app
 from workbench.errors import WorkbenchError
 
@@ -310,6 +310,9 @@ def _progress(console: Console) -> ProgressLine:
     from workbench.display import ProgressLine
 
     return ProgressLine(console)
+
+
+cli_eval.register(app)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

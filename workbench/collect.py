@@ -28,6 +28,8 @@ from workbench.records import (
 from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
 from workbench.store import read_record, write_atomic
+from workbench.suite_spec import Sample
+from workbench.suites import Suite
 from workbench.variants import AnyVariant
 
 R = TypeVar("R", bound=Record)
@@ -145,29 +147,27 @@ def write_report(context: Context, record: Gate, evidence: Evidence) -> None:
         record,
         evidence,
         calibration=read_record(sealed, Calibration) if sealed.is_file() else None,
-        questions=_questions(context, evidence),
+        questions=questions(context, evidence),
     )
     write_atomic(context.run.report, page.encode("utf-8", "backslashreplace"))
 
 
-def _questions(context: Context, evidence: Evidence) -> dict[str, dict[str, tuple[str, str]]]:
+def questions(context: Context, evidence: Evidence) -> dict[str, dict[str, tuple[str, str]]]:
     """What each sample asked and expected, where the suite is still the one that was asked."""
-    asked = evidence.baseline.evaluation
     try:
         suites = context.suites
     except SuiteError:
-        return {}  # the report then shows ids and answers alone
+        return {}  # then ids and answers alone are shown
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    for result in asked.suites if asked else ():
+    asked = (r for side in evidence.unquantized if side.evaluation for r in side.evaluation.suites)
+    for result in asked:
         suite = suites.get(result.suite)
         if suite is not None and suite.digest == result.suite_digest:
-            found[result.suite] = {
-                sample.id: (
-                    question_text(suite.spec, sample),
-                    sample.target
-                    if isinstance(sample.target, str)
-                    else json.dumps(sample.target, ensure_ascii=False),
-                )
-                for sample in suite.samples
-            }
+            found[result.suite] = {s.id: _question(suite, s) for s in suite.samples}
     return found
+
+
+def _question(suite: Suite, sample: Sample) -> tuple[str, str]:
+    target = sample.target
+    expected = target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+    return question_text(suite.spec, sample), expected

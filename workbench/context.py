@@ -220,3 +220,14 @@ def open_run(run: str = "", results: Path | None = None) -> Context:
         store, name = Results(results or find_project(Path.cwd()) / "results"), run
     existing = store.existing_run(name)
     return Context(load_lock(existing.recipe_lock), existing)
+
+
+def opened(run: str | Path | Context = "") -> Context:
+    """A run however it is named: opened already, by name or folder, or the last one.
+
+    Raises:
+        StoreError: there is no such run.
+    """
+    if isinstance(run, Context):
+        return run
+    return open_run(str(run.resolve()) if isinstance(run, Path) else run)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from workbench.asked import ASKING, asking_digest
 from workbench.client import Client, RequestFailed, run_async
 from workbench.errors import ServingFailure
 from workbench.progress import Progress
@@ -96,6 +97,7 @@ def run_suite(
         if suite.spec.ask == "rank_choices"
         else None,
         "suite_digest": suite.digest,
+        ASKING: asking_digest(suite.spec),
         "template_digest": tokenizer.template_digest if suite.spec.chat_template else None,
         "tokenizer_digest": tokenizer.digest,
         "sampling": {

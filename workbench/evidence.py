@@ -3,17 +3,22 @@
 `pair` is where most wrong numbers of this field die: it refuses to compare rows that were asked
 another prompt, under other conditions, of other weights, or that were not all answered. It returns
 the refusal as data, so that the gate can show it.
+
+The unit is the sample: rows pair by id and repeat, and `workbench.paired` counts a sample once,
+however often it was asked.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.base import BASELINE
+from workbench.paired import Answers as Answers
+from workbench.paired import Paired as Paired
 from workbench.records import (
     Checkpoint,
     CheckStatus,
@@ -107,24 +112,6 @@ class Refusal:
     sentence: str
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Rows of the same samples, sorted by id, every one with a score from 0 to 1."""
-
-    baseline: tuple[SampleRow, ...]
-    variant: tuple[SampleRow, ...]
-
-    @property
-    def scores(self) -> tuple[list[float], list[float]]:
-        """Baseline's and variant's scores."""
-        return [r.score or 0.0 for r in self.baseline], [r.score or 0.0 for r in self.variant]
-
-    @property
-    def outputs(self) -> tuple[list[str], list[str]]:
-        """Baseline's and variant's outputs."""
-        return [r.output for r in self.baseline], [r.output for r in self.variant]
-
-
 def weights_of(evidence: Evidence, variant: VariantEvidence) -> str | None:
     """Digest of the weights a variant's verdict is about, None where they were not made."""
     if variant is evidence.baseline:
@@ -168,9 +155,11 @@ def _short(digest: str | None) -> str:
 
 
 def _result(evidence: VariantEvidence, suite: str) -> SuiteResult | None:
-    found = (
-        [s for s in evidence.evaluation.suites if s.suite == suite] if evidence.evaluation else []
-    )
+    return _one(evidence.evaluation.suites if evidence.evaluation else (), suite)
+
+
+def _one(results: Iterable[SuiteResult], suite: str) -> SuiteResult | None:
+    found = [r for r in results if r.suite == suite]
     return found[0] if len(found) == 1 else None
 
 
@@ -190,36 +179,58 @@ def _conditions(evaluation: Evaluation, result: SuiteResult) -> dict[str, Any]:
         "engine_version": serving.engine_version,
         "dtype": serving.dtype.value,
         "suite_digest": result.suite_digest,
+        "source": result.source,
+        "metric": result.metric,
+        "higher_is_better": result.higher_is_better,
+        "repeats": result.repeats,
         **result.conditions,
     }
 
 
+#: Rows of one side by id and repeat.
+_Rows = dict[tuple[str, int], SampleRow]
+
+#: What must be equal for a row to pair with another's, in the order it is looked at.
+_EQUAL = (
+    ("prompt", "prompt_digest"),
+    ("tokens", "tokens_digest"),
+    ("target", "target_digest"),
+    ("sampling parameters", "sampling_digest"),
+    ("chat template", "template_digest"),
+    ("tokenizer", "tokenizer_digest"),
+    ("cluster", "cluster"),
+)
+
+
 def pair(evidence: Evidence, variant: VariantEvidence, suite: str) -> Paired | Refusal:
     """Pair a variant's rows of one suite with its reference's, or say why that cannot be done."""
-    sides: list[dict[str, SampleRow]] = []
+    sides: list[_Rows] = []
     conditions: list[dict[str, Any]] = []
     for side in (evidence.reference(variant), variant):
-        rows = _rows_of(evidence, side, suite)
+        result = _result(side, suite)
+        rows = _rows_of(evidence, side, result, side.rows.get(suite, ()))
         if isinstance(rows, Refusal):
             return rows
-        result = _result(side, suite)
         assert side.evaluation is not None and result is not None
         sides.append(rows)
         conditions.append(_conditions(side.evaluation, result))
     difference = first_difference(*conditions)
     if difference:
         return Refusal("NOT COMPARABLE", f"the conditions differ: {difference}")
-    return _pair_rows(*sides)
+    before, after = sides
+    return _pair_rows(before, after, conditions[0]["higher_is_better"])
 
 
 def _rows_of(
-    evidence: Evidence, side: VariantEvidence, suite: str
-) -> dict[str, SampleRow] | Refusal:
-    """The rows of one side by id, when they are whole and of the right weights."""
+    evidence: Evidence,
+    side: VariantEvidence,
+    result: SuiteResult | None,
+    rows: tuple[SampleRow, ...],
+) -> _Rows | Refusal:
+    """The rows of one side by id and repeat, when they are whole and of the right weights."""
     name = side.variant
     if side.evaluation is None:
         return Refusal("MISSING", f"{name} was not evaluated")
-    result, rows = _result(side, suite), side.rows.get(suite, ())
     if result is None:
         return Refusal("MISSING", f"{name} has no result on it")
     if side.evaluation.variant != name:
@@ -229,37 +240,62 @@ def _rows_of(
         return wrong
     if not rows or len(rows) != result.n:
         return Refusal("MISSING", f"{name} has {len(rows)} rows of {result.n} samples")
-    by_id = {row.id: row for row in rows}
-    if len(by_id) != len(rows):
-        twice = sorted(i for i, count in Counter(r.id for r in rows).items() if count > 1)
+    found = {(row.id, row.repeat): row for row in rows}
+    if len(found) != len(rows):
+        twice = sorted(k for k, count in Counter(r.key for r in rows).items() if count > 1)
         return Refusal("NOT COMPARABLE", f"{name} has sample {twice[0]!r} more than once")
-    failed = sorted(r.id for r in rows if r.score is None or not math.isfinite(r.score))
+    failed = sorted(r.key for r in rows if r.score is None or not math.isfinite(r.score))
     if failed:
         return Refusal(
             "MISSING",
             f"{len(failed)} of {len(rows)} samples of {name} have no score, {failed[0]!r} first",
         )
-    outside = sorted(r.id for r in rows if r.score is not None and not 0 <= r.score <= 1)
+    outside = sorted(r.key for r in rows if r.score is not None and not 0 <= r.score <= 1)
     if outside:
         return Refusal("NOT COMPARABLE", f"{name} has a score outside 0 to 1 on {outside[0]!r}")
-    return by_id
+    wanted = range(result.repeats)
+    for id_ in dict.fromkeys(row.id for row in rows):
+        if any((id_, k) not in found for k in wanted):
+            return Refusal(
+                "MISSING", f"{name} was not asked {id_!r} all of the {result.repeats} times"
+            )
+    return found
 
 
-def _pair_rows(before: dict[str, SampleRow], after: dict[str, SampleRow]) -> Paired | Refusal:
+def _pair_rows(before: _Rows, after: _Rows, higher_is_better: bool) -> Paired | Refusal:
     odd = sorted(before.keys() ^ after.keys())
     if odd:
+        named = (before.get(odd[0]) or after[odd[0]]).key
         return Refusal(
-            "NOT COMPARABLE", f"asked of only one side: {len(odd)} samples, {odd[0]!r} first"
+            "NOT COMPARABLE", f"asked of only one side: {len(odd)} samples, {named!r} first"
         )
-    ids = sorted(before)
-    for what, key in (("prompt", "prompt_digest"), ("target", "target_digest")):
-        other = [i for i in ids if getattr(before[i], key) != getattr(after[i], key)]
+    keys = sorted(before)
+    for what, field_ in _EQUAL:
+        other = [
+            key
+            for key in keys
+            if _differ(field_, getattr(before[key], field_), getattr(after[key], field_))
+        ]
         if other:
             return Refusal(
                 "NOT COMPARABLE",
-                f"{len(other)} of {len(ids)} samples have another {what}, {other[0]!r} first",
+                f"{len(other)} of {len(keys)} samples have another {what}, "
+                f"{before[other[0]].key!r} first",
             )
-    return Paired(tuple(before[i] for i in ids), tuple(after[i] for i in ids))
+    return Paired(_by_sample(before), _by_sample(after), higher_is_better)
+
+
+def _differ(field_: str, one: str | None, other: str | None) -> bool:
+    # Not every server tells the tokens it made; the prompt's text was compared all the same.
+    unknown = field_ == "tokens_digest" and (one is None or other is None)
+    return one != other and not unknown
+
+
+def _by_sample(rows: _Rows) -> tuple[Answers, ...]:
+    found: dict[str, list[SampleRow]] = {}
+    for id_, repeat in sorted(rows):
+        found.setdefault(id_, []).append(rows[id_, repeat])
+    return tuple(Answers(tuple(group)) for group in found.values())
 
 
 def pair_repeat(
@@ -273,10 +309,17 @@ def pair_repeat(
         reference: an unquantized variant of the run; default is the baseline.
     """
     side = reference or evidence.baseline
-    first = _rows_of(evidence, side, suite)
-    second = evidence.second_pass(side).get(suite, ())
+    asked = side.evaluation
+    results = [_result(side, suite), _one(asked.repeat if asked else (), suite)]
+    first = _rows_of(evidence, side, results[0], side.rows.get(suite, ()))
     if isinstance(first, Refusal):
         return first
-    if not second or any(r.score is None or not 0 <= r.score <= 1 for r in second):
+    again = evidence.second_pass(side).get(suite, ())
+    second = _rows_of(evidence, side, results[1], again) if again else None
+    if second is None or isinstance(second, Refusal):
         return Refusal("MISSING", f"{side.variant} was not asked twice, or not answered twice")
-    return _pair_rows(first, {row.id: row for row in second})
+    difference = first_difference(*(_conditions(asked, r) for r in results if asked and r))
+    if difference:
+        return Refusal("NOT COMPARABLE", f"the conditions of the two passes differ: {difference}")
+    assert results[0] is not None
+    return _pair_rows(first, second, results[0].higher_is_better)

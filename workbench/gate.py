@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from workbench import checks as checking
-from workbench import sensitivity, stats
+from workbench import noise, sensitivity
 from workbench.base import BASELINE
 from workbench.digest import content_id
-from workbench.evidence import Evidence, Paired, VariantEvidence, pair_repeat, weights_of
+from workbench.evidence import Evidence, VariantEvidence, weights_of
 from workbench.records import Check, Gate, VariantVerdict, Verdict
 from workbench.spec import Policy
 
@@ -45,8 +45,8 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         policy_digest=policy_digest,
         inputs=_inputs(evidence),
         variants=tuple(_judge(policy, evidence, v) for v in evidence.variants),
-        noise_floor=_noise_floor(evidence, evidence.baseline),
-        reference_noise={r.variant: _noise_floor(evidence, r) for r in evidence.references},
+        noise_floor=noise.floors(evidence, evidence.baseline),
+        reference_noise={r.variant: noise.floors(evidence, r) for r in evidence.references},
         sensitivity=spreads,
         warnings=(*_warnings(evidence), *sensitivity.warnings(spreads)),
     )
@@ -89,20 +89,6 @@ def _inputs(evidence: Evidence) -> dict[str, str]:
             )
             found[f"{side.variant}/profile"] = content_id(measured)
     return found
-
-
-def _noise_floor(evidence: Evidence, side: VariantEvidence) -> dict[str, dict[str, float]]:
-    floor: dict[str, dict[str, float]] = {}
-    for suite in sorted(evidence.second_pass(side)):
-        paired = pair_repeat(evidence, suite, side)
-        if isinstance(paired, Paired):
-            first, second = paired.scores
-            changed = stats.churn(first, second, *paired.outputs)
-            floor[suite] = {
-                "churn": changed.share,
-                "difference": (sum(first) - sum(second)) / len(first),
-            }
-    return floor
 
 
 def _warnings(evidence: Evidence) -> tuple[str, ...]:

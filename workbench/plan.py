@@ -50,7 +50,7 @@ STEP_VERSIONS: dict[str, int] = {
     "calibrate": 2,
     "quantize": 2,
     "twin": 1,
-    "evaluate": 2,
+    "evaluate": 3,
     "profile": 1,
     "gate": 1,
 }

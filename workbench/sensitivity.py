@@ -67,5 +67,5 @@ def _score(evidence: Evidence, variant: VariantEvidence, suite: str) -> float | 
     paired = pair(evidence, variant, suite)
     if not isinstance(paired, Paired):
         return None
-    scores = paired.scores[1]
+    scores = paired.raw_scores[1]
     return sum(scores) / len(scores)

@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from workbench.artifact_records import Artifact
+from workbench.differences import Differences
 from workbench.records import Calibration, Choice, Evaluation, Gate, Lane, Manifest, Profile, Record
 from workbench.report import calibration, text
 
@@ -44,12 +45,14 @@ class Card:
         return record_text(self.record)
 
 
-def show(record: Record) -> Card:
-    """Wrap a record so that a notebook shows it as a table.
+def show(record: Record | Differences) -> Card | Differences:
+    """Wrap a record so that a notebook shows it as a table; differences are one already.
 
     Raises:
         TypeError: the record has no card.
     """
+    if isinstance(record, Differences):
+        return record
     _content(record)
     return Card(record)
 
@@ -198,14 +201,16 @@ def _artifact(found: Artifact | None) -> list[_Rows]:
 
 def _evaluation(record: Evaluation) -> _Content:
     serving = record.serving
-    head = ["suite", "n", "failed", "mean score", "finish reasons", "output tokens"]
+    head = ["suite", "n", "failed", "mean score", "flagged", "finish reasons", "output tokens"]
     again = {r.suite: r for r in record.repeat}
     if again:
         head.append("asked again")
     rows: _Rows = [head]
     for r in record.suites:
         reasons = ", ".join(f"{k} {v}" for k, v in r.finish_reasons.items())
-        row = [r.suite, r.n, r.failed, text.percent(r.score), reasons, r.output_tokens]
+        flagged = ", ".join(f"{text.flag_word(k)} {v}" for k, v in r.flagged.items()) or "none"
+        score = text.percent(r.score) + ("" if r.higher_is_better else " (lower is better)")
+        row = [r.suite, r.n, r.failed, score, flagged, reasons, r.output_tokens]
         if again:
             row.append(text.percent(again[r.suite].score) if r.suite in again else "")
         rows.append(row)

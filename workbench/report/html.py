@@ -22,17 +22,15 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from workbench import __version__, plots, stats
+from workbench import __version__, noise, plots, stats
+from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
-from workbench.records import Calibration, Check, Gate, SampleRow
+from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
 from workbench.report import text
 
 #: Regressions shown for each variant and suite; the rest is counted.
 REGRESSIONS = 20
-
-#: Suite -> sample id -> what was asked and what was expected, for the regressions.
-Questions = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,8 @@ class _Regressions:
     lost: int
     gained: int
     file: str
-    rows: tuple[tuple[SampleRow, SampleRow, tuple[str, str] | None], ...]
+    rows: tuple[Difference, ...]
+    asked: bool
 
 
 def render(
@@ -101,6 +100,7 @@ def _template() -> Template:
     for function in (
         text.badge,
         text.visible,
+        text.flag_words,
         text.short,
         text.percent,
         text.signed_points,
@@ -165,19 +165,30 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
         for variant in evidence.variants:
             paired = pair(evidence, variant, suite)
             check = gated.get((variant.variant, suite))
-            row: dict[str, Any] = {"suite": suite, "variant": variant.variant, "check": check}
+            row: dict[str, Any] = {
+                "suite": suite,
+                "variant": variant.variant,
+                "check": check,
+                "flags": _flags(evidence.reference(variant), variant, suite),
+            }
             if isinstance(paired, Paired):
                 before, after = paired.scores
                 confidence = check.details["confidence"] if check else 0.95
                 changed = stats.churn(before, after, *paired.outputs)
+                loss = stats.paired_interval(before, after, confidence)
+                floor = _noise(gate, variant).get(suite)
+                baseline, score = (sum(scores) / changed.n for scores in paired.raw_scores)
                 row |= {
                     "n": changed.n,
-                    "baseline": sum(before) / changed.n,
-                    "score": sum(after) / changed.n,
-                    "loss": stats.paired_interval(before, after, confidence),
+                    "clusters": paired.cluster_count,
+                    "higher_is_better": paired.higher_is_better,
+                    "baseline": baseline,
+                    "score": score,
+                    "loss": loss,
                     "churn": changed,
                     "p": stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)[1],
-                    "noise": _noise(gate, variant).get(suite),
+                    "noise": floor,
+                    "inside": noise.inside(floor, loss.estimate, changed.share),
                 }
             else:
                 row["refusal"] = paired.sentence
@@ -185,8 +196,26 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
     return rows
 
 
-def _noise(gate: Gate, variant: VariantEvidence) -> Mapping[str, Mapping[str, float]]:
+def _noise(gate: Gate, variant: VariantEvidence) -> Mapping[str, noise.Floor]:
     return gate.reference_noise.get(variant.reference, gate.noise_floor)
+
+
+def _flags(reference: VariantEvidence, variant: VariantEvidence, suite: str) -> list[str]:
+    """What is the matter with the answers beside being wrong: each flag, reference to variant."""
+
+    def result(side: VariantEvidence) -> SuiteResult | None:
+        results = side.evaluation.suites if side.evaluation else ()
+        return next((r for r in results if r.suite == suite), None)
+
+    before, after = (result(side) for side in (reference, variant))
+    if before is None or after is None:
+        return []
+    counts = [("failed", before.failed, after.failed)] if before.failed or after.failed else []
+    counts += [
+        (text.flag_word(flag), before.flagged.get(flag, 0), after.flagged.get(flag, 0))
+        for flag in sorted({*before.flagged, *after.flagged})
+    ]
+    return [f"{name} {old} \N{RIGHTWARDS ARROW} {new}" for name, old, new in counts]
 
 
 def _paired(evidence: Evidence) -> list[tuple[str, list[str]]]:
@@ -210,25 +239,24 @@ def _regressions(evidence: Evidence, questions: Questions) -> list[_Regressions]
     found: list[_Regressions] = []
     for variant in evidence.variants:
         for suite in _asked(evidence.baseline):
-            paired = pair(evidence, variant, suite)
-            if not isinstance(paired, Paired):
-                continue
-            pairs = list(zip(paired.baseline, paired.variant, strict=True))
-            worse = [(b, a) for b, a in pairs if (a.score or 0.0) < (b.score or 0.0)]
-            better = sum((a.score or 0.0) > (b.score or 0.0) for b, a in pairs)
-            asked = questions.get(suite, {})
-            found.append(
-                _Regressions(
-                    variant=variant.variant,
-                    suite=suite,
-                    reference=variant.reference,
-                    n=len(pairs),
-                    lost=len(worse),
-                    gained=better,
-                    file=f"variants/{variant.variant}/eval/{suite}.jsonl",
-                    rows=tuple((b, a, asked.get(b.id)) for b, a in worse[:REGRESSIONS]),
-                )
+            compared = compare(
+                evidence, variant, suite=suite, only="regressed", questions=questions
             )
+            for count in compared.counts:
+                shown = compared.items[:REGRESSIONS]
+                found.append(
+                    _Regressions(
+                        variant=variant.variant,
+                        suite=suite,
+                        reference=variant.reference,
+                        n=count.n,
+                        lost=count.regressed,
+                        gained=count.improved,
+                        file=f"variants/{variant.variant}/eval/{suite}.jsonl",
+                        rows=shown,
+                        asked=any(item.question is not None for item in shown),
+                    )
+                )
     return found
 
 

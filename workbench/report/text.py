@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 
 from markupsafe import Markup, escape
 
@@ -61,6 +62,26 @@ def visible(text: str, shown: int = SHOWN) -> Markup:
             )
         )
     return Markup('<bdi class="text">{}</bdi>').format(Markup("").join(parts))
+
+
+def plain(text: str, shown: int = SHOWN) -> str:
+    """The same for a terminal or a log: cut, and hidden characters spelled out."""
+    if not text:
+        return "(empty)"
+    kept = "".join(f"<U+{ord(c):04X}>" if _hidden(c) else c for c in text[:shown])
+    if len(text) > shown:
+        kept += f"\N{HORIZONTAL ELLIPSIS} {len(text) - shown:,} more characters"
+    return kept
+
+
+def flag_word(flag: str) -> str:
+    """The name of a flag as people write it."""
+    return flag.replace("_", " ").replace("json", "JSON").replace("sql", "SQL")
+
+
+def flag_words(flags: Mapping[str, int], of: int = 1) -> list[str]:
+    """Each flag, with how many of the answers have it where there are several."""
+    return [flag_word(f) + (f" ({n} of {of})" if of > 1 else "") for f, n in flags.items()]
 
 
 def short(digest: str | None) -> Markup:

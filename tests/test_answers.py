@@ -1,0 +1,442 @@
+"""What is done with the answers of a finished run, on the shipped fakes: real runs and commands."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from projects import ROOT, edit_recipe
+
+import workbench
+from workbench import steps
+from workbench.context import Context, open_run
+from workbench.differences import diff
+from workbench.errors import RecipeError, StoreError, SuiteError
+from workbench.gate import timings_aside
+from workbench.records import Evaluation, Gate
+from workbench.regressions import _write, export
+from workbench.rescore import _rows as rescored
+from workbench.rescore import rescore
+from workbench.rows import read_rows
+from workbench.sample_table import COLUMNS
+from workbench.store import read_record
+from workbench.suite_spec import JudgeScorer
+from workbench.suites import Suite, load_suite
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+POLICY = """schema: workbench.policy/1
+name: p
+quality:
+- {suite: sentiment, margin: 0.2, min_n: 20}
+- {suite: short_question, margin: 0.2, min_n: 20}
+"""
+
+
+def call(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "workbench", *arguments],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    """A project whose run 'smoke' is finished: 'bad' is wrong on more samples than the baseline."""
+    root = tmp_path_factory.mktemp("answers") / "project"
+    shutil.copytree(ROOT / "eval_suites", root / "eval_suites")
+    for name in ("calib_data", "notebooks"):
+        (root / name).symlink_to(ROOT / name)
+    (root / "policy.yaml").write_text(POLICY)
+    edit_recipe(root, lambda recipe: None, tiny)
+    edit_recipe(
+        root,
+        lambda r: r.update(
+            variants=[{"name": "bad", "method": "fake", "damage": 0.7}],
+            evaluate={"suites": ["sentiment", "short_question"], "limit": 40},
+            profile=None,
+            calibration=None,
+            policy="policy.yaml",
+        ),
+    )
+    done = call(root, "run", "recipe.yaml")
+    assert done.returncode == 10, done.stdout + done.stderr
+    return root
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path) -> Path:
+    """The same for one test alone: its suites and results may be changed."""
+    root = tmp_path / "project"
+    shutil.copytree(finished, root, symlinks=True)
+    lock = root / "results" / "smoke" / "recipe.lock.yaml"
+    lock.write_text(lock.read_text().replace(str(finished), str(root)))
+    return root
+
+
+def edit_suite(project: Path, name: str, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = project / "eval_suites" / name / "suite.yaml"
+    spec = yaml.safe_load(path.read_text())
+    edit(spec)
+    path.write_text(yaml.safe_dump(spec, sort_keys=False))
+
+
+def edit_sample(project: Path, suite: str, id_: str, **changes: Any) -> None:
+    path = project / "eval_suites" / suite / "samples.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(x | changes if x["id"] == id_ else x) + "\n" for x in lines))
+
+
+def opened(project: Path) -> Context:
+    return open_run(str(project / "results" / "smoke"))
+
+
+def published(project: Path, variant: str) -> Evaluation:
+    path = project / "results/smoke/variants" / variant / "evaluation.json"
+    return read_record(path, Evaluation)
+
+
+def everything(folder: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+# --------------------------------------------------------------------------- diff, samples
+
+
+def test_diff_shows_both_answers_worst_first(finished: Path) -> None:
+    context = open_run(str(finished / "results" / "smoke"))
+    found = diff(context, "bad")
+    assert [c.suite for c in found.counts] == ["sentiment", "short_question"]
+    losses = [item.loss for item in found]
+    assert losses == sorted(losses, reverse=True) and losses[0] == 1
+    for count in found.counts:
+        rows = {
+            v: {
+                r.id: r
+                for r in read_rows(
+                    finished / f"results/smoke/variants/{v}/eval/{count.suite}.jsonl"
+                )
+            }
+            for v in ("baseline", "bad")
+        }
+        lost = {i for i, r in rows["bad"].items() if r.score < rows["baseline"][i].score}
+        assert count.regressed == len(lost) > 0
+        shown = {d.id for d in diff(context, "bad", count.suite, "regressed")}
+        assert shown == lost
+    first = found.items[0]
+    assert first.question and first.target
+    said = call(finished, "diff", "smoke", "bad", "--only", "regressed", "--limit", "2")
+    assert said.returncode == 0, said.stderr
+    assert f"of 40 samples {found.counts[0].regressed} regressed" in said.stdout
+    assert "and " in said.stdout and "more" in said.stdout
+    page = found._repr_html_()
+    assert page.count("<tr>") == len(found) + 1 and "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("smoke", "bda"), "did you mean 'bad'"),
+        (("smoke", "baseline"), "what the variants are compared with"),
+        (("smoke", "bad", "--suite", "sentimnt"), "did you mean 'sentiment'"),
+        (("smoke", "bad", "--only", "regresed"), "did you mean 'regressed'"),
+        (("smok", "bad"), "did you mean 'smoke'"),
+    ],
+)
+def test_diff_of_what_is_not_there(finished: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = call(finished, "diff", *arguments)
+    assert done.returncode == 2 and says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_samples_is_one_table(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    table = workbench.samples()
+    assert list(table.columns) == list(COLUMNS)
+    # Two suites of 40, asked of two variants, and of the baseline twice.
+    assert len(table) == 2 * 40 * 3
+    assert table.equals(workbench.samples(str(finished / "results" / "smoke")))
+    assert table.equals(workbench.samples(finished / "results" / "smoke"))
+    assert not table.duplicated(["variant", "suite", "pass", "sample_id", "repeat"]).any()
+    bad = table[table.variant == "bad"]
+    assert (bad.delta == bad.score - bad.baseline_score).all()
+    assert (bad.change == "regressed").sum() == len(
+        diff(str(finished / "results/smoke"), "bad", only="regressed")
+    )
+    second = table[table["pass"] == "second"]
+    assert len(second) == 80 and (second.variant == "baseline").all()
+    assert (second.change == "same").all()
+    assert table[table.variant == "baseline"].query("`pass` == 'first'").baseline_score.isna().all()
+    assert bad.question.notna().all() and (bad.unpaired == "").all()
+    documented = workbench.samples.__doc__ or ""
+    assert not [name for name in COLUMNS if name not in documented]
+
+
+def test_samples_of_what_cannot_be_paired_say_why(project: Path) -> None:
+    edit_suite(project, "sentiment", lambda s: s.update(description="another"))
+    table = workbench.samples(project / "results" / "smoke")
+    assert table[table.suite == "sentiment"].question.isna().all()
+    assert table[table.suite == "short_question"].question.notna().all()
+
+
+# --------------------------------------------------------------------------- regressions
+
+
+def test_regressions_become_suites(project: Path) -> None:
+    done = call(project, "suite", "from-regressions", "smoke", "bad", "again")
+    assert done.returncode == 0, done.stderr
+    for suite in ("sentiment", "short_question"):
+        made = load_suite(project / "eval_suites" / f"again-{suite}")
+        source = load_suite(project / "eval_suites" / suite)
+        lost = {d.id for d in diff(str(project / "results/smoke"), "bad", suite, "regressed")}
+        assert {s.id for s in made.samples} == lost
+        kept = {s.id: s for s in source.samples}
+        assert all(kept[s.id] == s for s in made.samples)
+        assert made.spec == source.spec.model_copy(update={"name": made.spec.name})
+        card = (made.path / "README.md").read_text()
+        assert published(project, "bad").id in card and "`smoke`" in card
+    before = everything(project / "eval_suites")
+    twice = call(project, "suite", "from-regressions", "smoke", "bad", "again")
+    assert twice.returncode == 2 and "already" in twice.stderr
+    assert everything(project / "eval_suites") == before
+    one = call(project, "suite", "from-regressions", "smoke", "bad", "only", "--suite", "sentiment")
+    assert one.returncode == 0 and load_suite(project / "eval_suites" / "only").samples
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "", "x" * 80])
+def test_a_name_that_is_none(project: Path, name: str) -> None:
+    before = everything(project)
+    with pytest.raises(StoreError, match="cannot be the name of a suite"):
+        export(opened(project), "bad", name)
+    assert everything(project) == before
+
+
+def test_a_changed_suite_is_not_exported(project: Path) -> None:
+    edit_suite(project, "sentiment", lambda s: s.update(description="another"))
+    before = everything(project / "eval_suites")
+    with pytest.raises(SuiteError, match="no longer the one that was asked"):
+        export(opened(project), "bad", "again")
+    assert everything(project / "eval_suites") == before
+    assert not list((project / "eval_suites").glob(".*"))
+
+
+# --------------------------------------------------------------------------- rescore
+
+
+def asked_nothing(project: Path) -> Iterator[str]:
+    """Steps whose server was started since the events were cleared."""
+    events = project / "results/smoke/events.jsonl"
+    for line in events.read_text().splitlines() if events.exists() else ():
+        if '"start server' in line:
+            yield line
+
+
+def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: Path) -> None:
+    before = {v: published(project, v) for v in ("baseline", "bad")}
+    edit_suite(project, "short_question", lambda s: s.update(scorer="exact"))
+    fresh = tmp_path / "fresh"
+    shutil.copytree(project, fresh, symlinks=True, ignore=shutil.ignore_patterns("results"))
+    (project / "results/smoke/events.jsonl").unlink()
+    old = project / "results/artifacts" / f"evaluate-{before['bad'].id[:16]}"
+    kept = everything(old)
+
+    done = call(project, "rescore", "smoke")
+    assert done.returncode in (0, 10, 11), done.stdout + done.stderr
+    assert "nothing was asked" in done.stdout and "short_question" in done.stdout
+    after = {v: published(project, v) for v in ("baseline", "bad")}
+    for name, new in after.items():
+        assert new.id != before[name].id
+        assert new.inputs["rescored_from"] == before[name].id
+        assert new.serving == before[name].serving
+    assert everything(old) == kept, "the artifact that was scored before is another's record too"
+
+    again = call(project, "run", "recipe.yaml")
+    assert again.returncode == done.returncode, again.stdout + again.stderr
+    assert again.stdout.count("cached - same inputs and tools") == 3
+    assert not list(asked_nothing(project))
+
+    # What was scored again is what asking again gives.
+    asked = call(fresh, "run", "recipe.yaml")
+    assert asked.returncode == done.returncode, asked.stdout + asked.stderr
+    gates = [
+        timings_aside(read_record(p / "results/smoke/gate.json", Gate)) for p in (project, fresh)
+    ]
+    assert gates[0] == gates[1]
+    for name in after:
+        other = published(fresh, name)
+        assert other.id == after[name].id
+        for one, two in zip(after[name].suites, other.suites, strict=True):
+            assert one == two
+
+    # A second time there is nothing to do.
+    written = everything(project / "results" / "artifacts")
+    assert call(project, "rescore", "smoke").returncode == done.returncode
+    assert everything(project / "results" / "artifacts") == written
+
+
+def test_rescore_a_corrected_target(project: Path) -> None:
+    rows = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    wrong = next(r for r in rows if r.score == 0 and r.output)
+    edit_sample(project, "short_question", wrong.id, target=wrong.output)
+    artifacts = project / "results" / "artifacts"
+    trace = artifacts / f"evaluate-{published(project, 'bad').id[:16]}" / "more" / "trace.jsonl"
+    trace.parent.mkdir()
+    trace.write_text("what else the step left")
+    suites, gate = rescore(opened(project))
+    assert ("bad", "short_question", 1) in [(s.variant, s.suite, s.changed) for s in suites]
+    assert max(s.changed for s in suites) == 1
+    now = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    changed = [b.id for b, a in zip(rows, now, strict=True) if b.score != a.score]
+    assert changed == [wrong.id]
+    moved = [b.id for b, a in zip(rows, now, strict=True) if b.target_digest != a.target_digest]
+    assert moved == [wrong.id]
+    assert [r.output for r in now] == [r.output for r in rows]
+    assert steps.gate(opened(project)) == gate
+    new = artifacts / f"evaluate-{published(project, 'bad').id[:16]}" / "more" / "trace.jsonl"
+    assert new != trace and new.read_text() == "what else the step left"
+
+
+def test_rescore_in_the_other_direction_turns_the_verdict(project: Path) -> None:
+    edit_suite(
+        project,
+        "sentiment",
+        lambda s: s.update(metric="error_rate", higher_is_better=False),
+    )
+    _, gate = rescore(opened(project))
+    assert gate == read_record(project / "results/smoke/gate.json", Gate)
+    check = next(c for c in gate.variants[0].checks if c.name == "sentiment")
+    assert check.details["higher_is_better"] is False
+    assert check.value is not None and check.value < 0
+    assert check.details["variant_score"] < check.details["baseline_score"]
+    assert "scores 80.0 % on it, where lower is better" in check.sentence
+    assert gate.noise_floor["sentiment"] == {"churn": 0.0, "difference": 0.0}
+    assert all(
+        d.change == "improved"
+        for d in diff(str(project / "results/smoke"), "bad", "sentiment", "improved")
+    )
+    assert not len(diff(str(project / "results/smoke"), "bad", "sentiment", "regressed"))
+    before = everything(project / "eval_suites")
+    done = call(
+        project, "suite", "from-regressions", "smoke", "bad", "none", "--suite", "sentiment"
+    )
+    assert done.returncode == 0 and "nothing is written" in done.stdout
+    assert everything(project / "eval_suites") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda p: edit_suite(p, "sentiment", lambda s: s.update(prompt="Well? {message}")),
+            "the prompts of 40 samples changed",
+        ),
+        (
+            lambda p: edit_sample(p, "sentiment", "sent-003", message="another"),
+            "'sent-003' first",
+        ),
+        (
+            lambda p: edit_sample(p, "sentiment", "sent-003", id="renamed"),
+            "2 samples came or went, 'renamed' first",
+        ),
+        (
+            lambda p: edit_suite(p, "short_question", lambda s: s.update(max_tokens=5)),
+            "how it is asked changed",
+        ),
+        (
+            lambda p: (p / "results/smoke/variants/bad/evaluation.json").unlink(),
+            "a record is missing",
+        ),
+        (
+            lambda p: [
+                f.write_text(f.read_text().replace('"score":0.0', '"score":1.0'))
+                for f in (p / "results/artifacts").glob("evaluate-*/sentiment.jsonl")
+            ],
+            "not those that were recorded",
+        ),
+        (
+            lambda p: [f.unlink() for f in (p / "results/artifacts").glob("evaluate-*/spec.json")],
+            "are gone",
+        ),
+        (
+            lambda p: [
+                f.write_text(f.read_text().replace('"concurrency": 16', '"concurrency": 2'))
+                for f in (p / "results/artifacts").glob("evaluate-*/spec.json")
+            ],
+            "concurrency is 2 and 16",
+        ),
+    ],
+    ids=["prompt", "field", "id", "length", "record", "rows", "artifact", "serving"],
+)
+def test_what_must_be_asked_again_is_refused(
+    project: Path, change: Callable[[Path], object], says: str
+) -> None:
+    change(project)
+    before = everything(project)
+    with pytest.raises(StoreError, match=re.escape(says)) as refused:
+        rescore(opened(project))
+    assert refused.value.fix and refused.value.where
+    left = {p: b for p, b in everything(project).items() if ".cache" not in p.parts}
+    assert left == {p: b for p, b in before.items() if ".cache" not in p.parts}
+
+
+def test_diff_refuses_by_name(finished: Path) -> None:
+    context = open_run(str(finished / "results" / "smoke"))
+    with pytest.raises(RecipeError):
+        diff(context, "nobody")
+    with pytest.raises(StoreError):
+        diff(str(finished / "results" / "nothing"), "bad")
+
+
+# --------------------------------------------------------------------------- without a run
+
+
+def judged(project: Path, **changes: Any) -> Suite:
+    """The sentiment suite as if a judge scored it."""
+    suite = load_suite(project / "eval_suites" / "sentiment")
+    scorer = JudgeScorer(rubric="is it true?")
+    return replace(suite, spec=suite.spec.model_copy(update={"scorer": scorer}), **changes)
+
+
+def test_scores_of_judges_and_benchmarks_are_kept_and_it_is_said(finished: Path) -> None:
+    context, result = opened(finished), published(finished, "bad").suites[0]
+    asked = read_rows(finished / "results/smoke/variants/bad/eval" / result.rows_file)
+    kept, why = rescored(context, None, result, asked, 2048)
+    assert kept == asked and "lm-eval" in why
+    kept, why = rescored(context, judged(finished), result, asked, 2048)
+    assert kept == asked and "no judge is asked" in why
+    with pytest.raises(StoreError, match="judged by a model, and it changed"):
+        rescored(context, judged(finished, digest="another"), result, asked, 2048)
+
+
+def test_a_row_without_an_answer_stays_without_a_score(finished: Path) -> None:
+    context, result = opened(finished), published(finished, "bad").suites[0]
+    asked = read_rows(finished / "results/smoke/variants/bad/eval" / result.rows_file)
+    failed = asked[0].model_copy(update={"error": "timeout", "score": None, "output": ""})
+    cut = asked[1].model_copy(update={"flags": ("invalid_json", "truncated")})
+    suite = context.suites["sentiment"]
+    kept, _ = rescored(context, suite, result, (failed, cut, *asked[2:]), 2048)
+    assert kept[0] == failed
+    # What the scorer said goes, what is true of the answer whatever is expected stays.
+    assert kept[1].flags == ("truncated",)
+
+
+def test_what_a_scorer_needs_goes_with_the_suite(finished: Path, tmp_path: Path) -> None:
+    context = opened(finished)
+    items = list(diff(context, "bad", "sentiment", "regressed"))
+    suite = context.suites["sentiment"]
+    needs = replace(suite, resources={"database.sql": "CREATE TABLE t (a);"})
+    _write(tmp_path / "made", needs, items, "card")
+    assert (tmp_path / "made" / "database.sql").read_text() == "CREATE TABLE t (a);"
+    for name in ("../up.sql", "/tmp/up.sql", "suite.yaml"):
+        with pytest.raises(SuiteError, match="cannot be copied"):
+            _write(tmp_path / name.strip("./"), replace(suite, resources={name: ""}), items, "")

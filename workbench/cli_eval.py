@@ -1,0 +1,125 @@
+"""Commands about answers: `diff`, `rescore`, `suite from-regressions`. Arguments and output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from workbench.rescore import SuiteRescore
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="name or folder of a run")]
+VariantName = Annotated[str, typer.Argument(metavar="VARIANT", help="one of its variants")]
+SuiteOption = Annotated[str, typer.Option("--suite", help="this suite alone; default: all")]
+ResultsOption = Annotated[
+    Path | None, typer.Option("--results", help="results folder; default: results/ of the project")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands; `from-regressions` to the group `suite`, which is made where missing."""
+    app.command()(diff)
+    app.command()(rescore)
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    suite = groups.get("suite")
+    if suite is None:
+        suite = typer.Typer(help="Evaluation suites.", no_args_is_help=True)
+        app.add_typer(suite, name="suite")
+    suite.command("from-regressions")(from_regressions)
+
+
+def diff(
+    run: RunName,
+    variant: VariantName,
+    suite: SuiteOption = "",
+    only: Annotated[
+        str, typer.Option("--only", metavar="KIND", help="regressed, improved or changed")
+    ] = "",
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="most samples that are shown; 0 is all")
+    ] = 20,
+    results: ResultsOption = None,
+) -> None:
+    """Show baseline and variant answers side by side, worst first."""
+    from workbench.cli import _console
+    from workbench.context import open_run
+    from workbench.differences import diff as compare
+    from workbench.report.differences import differences_view
+
+    # What is not one of the three is refused there, with the nearest one.
+    found = compare(open_run(run, results), variant, suite, only or None)  # type: ignore[arg-type]
+    _console().print(differences_view(found.head(limit) if limit else found), highlight=False)
+
+
+def rescore(run: RunName, results: ResultsOption = None) -> None:
+    """Score a finished run again with the suites as they are now; no model is asked."""
+    from rich.markup import escape
+
+    from workbench.cli import _console, _verdict
+    from workbench.context import open_run
+    from workbench.recipe import changed_since
+    from workbench.rescore import rescore as score_again
+
+    context = open_run(run, results)
+    suites, record = score_again(context)
+    console = _console()
+    console.print(_rescored(suites))
+    if changed_since(context.loaded):
+        console.print(
+            "[yellow]warn[/] scored as the run was started: recipe or policy have changed since; "
+            f"workbench run {escape(str(context.loaded.source))} applies them",
+            highlight=False,
+            soft_wrap=True,
+        )
+    _verdict(console, record, context.run.report)
+
+
+def _rescored(suites: Sequence[SuiteRescore]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from workbench.report.text import percent
+
+    table = Table(title="scored again, nothing was asked", title_justify="left")
+    for column in ("variant", "suite", "answers", "scores changed", "before", "now", ""):
+        table.add_column(column, no_wrap=column in ("before", "now"))
+    for one in suites:
+        table.add_row(
+            Text(one.variant),
+            Text(one.suite + (" (second pass)" if one.again else "")),
+            str(one.n),
+            str(one.changed) if not one.kept else "kept",
+            percent(one.before),
+            percent(one.after),
+            Text(one.kept),
+        )
+    return table
+
+
+def from_regressions(
+    run: RunName,
+    variant: VariantName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="of the new suite")],
+    suite: SuiteOption = "",
+    results: ResultsOption = None,
+) -> None:
+    """Make a suite of the samples a variant answers worse than its reference."""
+    from workbench.context import open_run
+    from workbench.regressions import export
+    from workbench.report.text import plain
+
+    made = export(open_run(run, results), variant, name, suite)
+    for one in made.written:
+        typer.echo(f"{one.folder}: {one.samples} samples of {one.suite}")
+    for skipped, why in made.skipped.items():
+        typer.echo(plain(f"{skipped}: nothing made of it: {why}", 1000))
+    if not made.written:
+        typer.echo(f"no sample of {variant} regressed that could be exported; nothing is written")
+    else:
+        names = ", ".join(one.folder.name for one in made.written)
+        typer.echo(f"ask them from now on: add {names} to evaluate.suites and to the policy")

@@ -1,0 +1,264 @@
+"""Baseline and variant answers side by side, worst first. Pure, but for `diff`, which reads a run.
+
+A score says that something was lost; only the answers say what. Samples are paired exactly as the
+gate pairs them, so what cannot be compared there is refused here too, with the same reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from workbench.errors import RecipeError, did_you_mean
+from workbench.evidence import Evidence, VariantEvidence, pair
+from workbench.paired import Answers, Paired
+
+if TYPE_CHECKING:
+    from workbench.context import Context
+
+#: What became of a sample; `changed` is another answer with the same score.
+Change = Literal["regressed", "improved", "changed", "same"]
+Only = Literal["regressed", "improved", "changed"]
+
+#: Suite -> sample id -> what was asked and what was expected.
+Questions = Mapping[str, Mapping[str, tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One sample on both sides.
+
+    Attributes:
+        suite: its suite.
+        change: what became of it.
+        loss: baseline minus variant, so that more is worse whatever the metric's direction.
+        question: what was asked; None where the suite is no longer the one that was asked.
+        target: what was expected; None as above.
+        baseline: what the reference answered.
+        variant: what the variant answered.
+    """
+
+    suite: str
+    change: Change
+    loss: float
+    question: str | None
+    target: str | None
+    baseline: Answers
+    variant: Answers
+
+    @property
+    def id(self) -> str:
+        """The sample's id."""
+        return self.baseline.id
+
+
+@dataclass(frozen=True)
+class SuiteCount:
+    """How many samples of a suite changed, and in which direction its scores are read."""
+
+    suite: str
+    n: int
+    regressed: int
+    improved: int
+    changed: int
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What differs between a variant and its reference. A table in a notebook and in a terminal.
+
+    Attributes:
+        run: name of the run.
+        variant: name of the variant.
+        reference: the unquantized variant it is paired with.
+        only: the one kind that was asked for; None is all three.
+        items: worst first: by loss, then suite, then id.
+        counts: of each suite that could be paired, whatever `only` says.
+        refused: suite -> why it could not be paired.
+        limit: most items that are shown; the rest is counted.
+    """
+
+    run: str
+    variant: str
+    reference: str
+    only: Only | None
+    items: tuple[Difference, ...]
+    counts: tuple[SuiteCount, ...]
+    refused: Mapping[str, str]
+    limit: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self.items)
+
+    @property
+    def shown(self) -> tuple[Difference, ...]:
+        """The items within the limit."""
+        return self.items[: self.limit]
+
+    def head(self, limit: int) -> Differences:
+        """The same, showing so many items at most."""
+        return replace(self, limit=limit)
+
+    def _repr_html_(self) -> str:
+        from workbench.report.differences import differences_html
+
+        return differences_html(self)
+
+    def __repr__(self) -> str:
+        from workbench.report.differences import differences_text
+
+        return differences_text(self)
+
+
+def compare(
+    evidence: Evidence,
+    variant: VariantEvidence,
+    *,
+    suite: str = "",
+    only: Only | None = None,
+    questions: Questions | None = None,
+) -> Differences:
+    """Pair a variant with its reference and keep the samples that differ.
+
+    Args:
+        evidence: of the run.
+        variant: one of its variants.
+        suite: one suite alone; empty is all that were asked.
+        only: one kind of difference alone.
+        questions: what each sample asked and expected.
+    """
+    items: list[Difference] = []
+    counts: list[SuiteCount] = []
+    refused: dict[str, str] = {}
+    for name in [suite] if suite else suites_of(evidence, variant):
+        paired = pair(evidence, variant, name)
+        if not isinstance(paired, Paired):
+            refused[name] = paired.sentence
+            continue
+        found = list(_differences(name, paired, (questions or {}).get(name, {})))
+        of = Counter(d.change for d in found)
+        counts.append(
+            SuiteCount(
+                suite=name,
+                n=len(found),
+                regressed=of["regressed"],
+                improved=of["improved"],
+                changed=of["changed"],
+                higher_is_better=paired.higher_is_better,
+            )
+        )
+        items += [d for d in found if d.change != "same" and only in (None, d.change)]
+    items.sort(key=lambda d: (-d.loss, d.suite, d.id))
+    return Differences(
+        run=evidence.run,
+        variant=variant.variant,
+        reference=variant.reference,
+        only=only,
+        items=tuple(items),
+        counts=tuple(counts),
+        refused=refused,
+    )
+
+
+def change_of(loss: float, same_output: bool) -> Change:
+    """The word for what became of a sample."""
+    if loss:
+        return "regressed" if loss > 0 else "improved"
+    return "same" if same_output else "changed"
+
+
+def suites_of(evidence: Evidence, variant: VariantEvidence) -> list[str]:
+    """Suites that either side was asked, the reference's order first."""
+    sides = (evidence.reference(variant), variant)
+    return list(dict.fromkeys(r.suite for s in sides if s.evaluation for r in s.evaluation.suites))
+
+
+def _differences(
+    suite: str, paired: Paired, asked: Mapping[str, tuple[str, str]]
+) -> Iterator[Difference]:
+    both = zip(paired.baseline, paired.variant, *paired.scores, strict=True)
+    for before, after, good, now in both:
+        question, target = asked.get(before.id, (None, None))
+        loss = good - now
+        yield Difference(
+            suite=suite,
+            change=change_of(loss, before.output == after.output),
+            loss=loss,
+            question=question,
+            target=target,
+            baseline=before,
+            variant=after,
+        )
+
+
+# --------------------------------------------------------------------------- of a run
+
+
+def diff(
+    run: str | Path | Context = "",
+    variant: str = "",
+    suite: str = "",
+    only: Only | None = None,
+) -> Differences:
+    """Show what a variant answers otherwise than its reference.
+
+    Args:
+        run: name or folder of a run, or an opened one; empty is the last run.
+        variant: one of the run's variants or replicas; empty is the recipe's first.
+        suite: one suite alone; empty is all.
+        only: ``regressed``, ``improved``, or ``changed`` (another answer, the same score).
+
+    Raises:
+        StoreError: there is no such run, or its records are damaged.
+        RecipeError: the run has no such variant or suite, or `only` is none of the three.
+    """
+    from workbench.collect import collect, questions
+    from workbench.context import opened
+
+    if only is not None and only not in get_args(Only):
+        raise RecipeError(
+            f"there is no kind of difference '{only}'",
+            where="only",
+            fix=did_you_mean(only, get_args(Only)) + f"one of {', '.join(get_args(Only))}",
+        )
+    evidence = collect(opened(run))
+    chosen = find_variant(evidence, variant)
+    known = suites_of(evidence, chosen)
+    if suite and suite not in known:
+        raise RecipeError(
+            f"variant '{chosen.variant}' was not asked a suite '{suite}'",
+            where=f"run '{evidence.run}'",
+            fix=did_you_mean(suite, known) + f"suites: {', '.join(known) or 'none yet'}",
+        )
+    asked = questions(opened(run), evidence)
+    return compare(evidence, chosen, suite=suite, only=only, questions=asked)
+
+
+def find_variant(evidence: Evidence, name: str) -> VariantEvidence:
+    """A variant or replica of the run by name; empty is the first variant.
+
+    Raises:
+        RecipeError: the run has none of that name, or it is a reference.
+    """
+    replicas = [one for group in evidence.replicas.values() for one in group]
+    sides = (*evidence.variants, *replicas)
+    for side in sides:
+        if side.variant == name or not name:
+            return side
+    if any(side.variant == name for side in evidence.unquantized):
+        what = f"'{name}' is what the variants are compared with"
+    else:
+        what = f"the run has no variant '{name}'"
+    names = [side.variant for side in sides]
+    raise RecipeError(
+        what,
+        where=f"run '{evidence.run}'",
+        fix=did_you_mean(name, names) + f"variants: {', '.join(names)}",
+    )

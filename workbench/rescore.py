@@ -1,0 +1,341 @@
+"""Score a finished run again, with the suites as they are now, without asking a model.
+
+A target was wrong, or a scorer too strict: the answers are still what the model said, only the
+scores change. But a suite's digest is in the id of the step, so `workbench run` would ask
+everything again. `rescore` computes the id the step has *now* and, if nothing but the judging of
+the answers differs, writes a complete artifact under it: the same outputs and serving, new scores,
+and `rescored_from` among its inputs. The old artifact stays what it was; a run after this finds the
+new one and starts no server.
+
+Everything is checked and graded before anything is written. Refused is what would need asking: any
+part of the step's inputs beside the suites, a prompt, a sample that came or went, the way a suite
+is asked. A judge is not asked again, and lm-eval's scores are lm-eval's own: these stay, and it is
+said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench import steps
+from workbench.asked import ASKING, asking_digest
+from workbench.context import Context
+from workbench.digest import canonical_json
+from workbench.errors import StoreError
+from workbench.evidence import first_difference
+from workbench.integrity import flaw
+from workbench.plan import StepSpec
+from workbench.questions import prepare
+from workbench.records import Evaluation, Gate, Manifest, SampleRow, SuiteResult
+from workbench.rows import read_rows, rows_digest, write_rows
+from workbench.scorers import grade
+from workbench.store import RECORD, SPEC, locked, read_record, write_atomic, write_record
+from workbench.suite_spec import Sample, SuiteSpec
+from workbench.suites import Suite
+
+#: Flags of an answer whatever is expected of it: scoring again does not change them.
+_OF_ANY_ANSWER = ("truncated", "empty", "repetitive")
+_ASK_AGAIN = "workbench run {} asks it again"
+
+
+@dataclass(frozen=True)
+class SuiteRescore:
+    """What scoring again did to one suite of one variant.
+
+    Attributes:
+        variant: whose answers.
+        suite: name of the suite.
+        again: True of a reference's second pass.
+        n: rows.
+        changed: rows with another score.
+        before: mean score as it was recorded.
+        after: mean score now.
+        kept: why the scores were not computed again; empty where they were.
+    """
+
+    variant: str
+    suite: str
+    again: bool
+    n: int
+    changed: int
+    before: float | None
+    after: float | None
+    kept: str = ""
+
+
+@dataclass(frozen=True)
+class _Graded:
+    """One evaluation, graded and not yet written."""
+
+    step: StepSpec
+    old: Evaluation
+    new: Evaluation
+    rows: dict[str, tuple[SampleRow, ...]]  # of each file
+    suites: tuple[SuiteRescore, ...]
+
+    @property
+    def moved(self) -> bool:
+        """True where there is something to write."""
+        before, after = (
+            [r.rows_digest for r in (*one.suites, *one.repeat)] for one in (self.old, self.new)
+        )
+        return self.step.id != self.old.id or before != after
+
+
+def rescore(context: Context) -> tuple[tuple[SuiteRescore, ...], Gate]:
+    """Grade every answer of a run again, publish the result and decide again.
+
+    Returns:
+        What became of each suite, and the verdict that follows.
+
+    Raises:
+        StoreError: something must be asked again, or rows are not those that were recorded.
+            Nothing was written.
+    """
+    with context.run.lock():
+        wanted = [s for s in context.specs.values() if s.kind == "evaluate"]
+        graded = [_grade(context, step) for step in wanted]
+        for one in graded:
+            if one.moved:
+                _keep(context, one)
+        plan = context.plan()
+        write_record(context.run.plan, plan)
+        for planned in plan.steps:
+            if planned.kind == "evaluate":
+                steps.publish(context, planned)
+        gate = steps.gate(context)
+        write_record(context.run.plan, context.plan())
+    return tuple(s for one in graded for s in one.suites), gate
+
+
+# --------------------------------------------------------------------------- grading
+
+
+def _grade(context: Context, step: StepSpec) -> _Graded:
+    """Grade one evaluation in memory.
+
+    Raises:
+        StoreError: it cannot be scored without asking.
+    """
+    results, source = context.run.results, context.loaded.source
+    published = context.run.published("evaluate", step.variant)
+    id_ = read_record(published, Evaluation).id
+    # The copy in the run's folder only says which artifact to read.
+    old, before = results.complete("evaluate", id_, Evaluation), results.spec_of(published)
+    folder = results.artifact("evaluate", id_)
+    if old is None or before is None:
+        raise StoreError(
+            f"the answers of step {step.name} are gone",
+            where=str(folder),
+            fix=_ASK_AGAIN.format(source),
+        )
+    if why := flaw(results, "evaluate", old.id, old):
+        raise StoreError(
+            f"step {step.name} cannot be scored again: {why}",
+            where=str(folder),
+            fix=_ASK_AGAIN.format(source),
+        )
+    if difference := _more_than_suites(before, step.spec):
+        raise StoreError(
+            f"step {step.name} must be asked again, not only scored: {difference}",
+            where=f"run '{context.run.name}'",
+            fix=_ASK_AGAIN.format(source),
+        )
+    _same_weights(context, step, old)
+    rows: dict[str, tuple[SampleRow, ...]] = {}
+    said: list[SuiteRescore] = []
+    passes: list[list[SuiteResult]] = [[], []]
+    for again, found in enumerate((old.suites, old.repeat)):
+        for result in found:
+            asked = read_rows(folder / result.rows_file)
+            suite = None if result.source == "lm-eval" else context.suites[result.suite]
+            rescored, why = _rows(context, suite, result, asked, old.serving.max_model_len)
+            new = result if suite is None else _summed_up(suite, result, rescored)
+            rows[result.rows_file] = rescored
+            passes[again].append(new)
+            both = zip(asked, rescored, strict=True)
+            said.append(
+                SuiteRescore(
+                    variant=step.variant or "",
+                    suite=result.suite,
+                    again=bool(again),
+                    n=len(asked),
+                    changed=sum(b.score != a.score for b, a in both),
+                    before=result.score,
+                    after=new.score,
+                    kept=why,
+                )
+            )
+    made = old.model_copy(
+        update={
+            "id": step.id,
+            "inputs": {**old.inputs, "rescored_from": old.id},
+            "suites": tuple(passes[0]),
+            "repeat": tuple(passes[1]),
+        }
+    )
+    return _Graded(step, old, made, rows, tuple(said))
+
+
+def _more_than_suites(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """The first input of the step that changed beside what its suites hold, or an empty text."""
+    old, new = dict(before), dict(now)
+    for spec in (old, new):  # which suites, but not what they hold
+        spec["suites"] = sorted(spec.get("suites", {}))
+    for key in sorted({*old, *new}):
+        one, other = old.get(key), new.get(key)
+        if one == other:
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            return f"{key}: {first_difference(one, other)}"
+        return f"{key} is {one!r} and {other!r}"
+    return ""
+
+
+def _same_weights(context: Context, step: StepSpec, old: Evaluation) -> None:
+    path = context.run.published("quantize", step.variant)
+    if old.inputs.get("weights") != read_record(path, Manifest).weights_digest:
+        raise StoreError(
+            f"step {step.name} was asked of other weights than the run's",
+            where=str(path),
+            fix=_ASK_AGAIN.format(context.loaded.source),
+        )
+
+
+def _rows(
+    context: Context,
+    suite: Suite | None,
+    result: SuiteResult,
+    rows: tuple[SampleRow, ...],
+    longest: int,
+) -> tuple[tuple[SampleRow, ...], str]:
+    """One suite's rows with present scores, in the suite's order; and why they were kept, if so."""
+    if suite is None:
+        return rows, "lm-eval's own scores"
+    same = suite.digest == result.suite_digest
+    if suite.spec.scorer.name == "judge":
+        if not same:
+            raise _changed(context, suite, "its answers are judged by a model, and it changed")
+        return rows, "a judge's scores, and no judge is asked"
+    samples = {s.id: s for s in suite.samples[: context.loaded.recipe.evaluate.limit]}
+    odd = sorted({row.id for row in rows} ^ samples.keys())
+    if odd:
+        raise _changed(context, suite, f"{len(odd)} samples came or went, {odd[0]!r} first")
+    order = {id_: place for place, id_ in enumerate(samples)}
+    ordered = sorted(rows, key=lambda row: (order[row.id], row.repeat))
+    if same:
+        return tuple(_regraded(suite, samples[r.id], r) for r in ordered), ""
+    prepared = {i: prepare(suite, s, context.tokenizer, longest) for i, s in samples.items()}
+    other = [i for i in dict.fromkeys(r.id for r in ordered) if _asks(prepared[i], ordered, i)]
+    if other:
+        what = f"the prompts of {len(other)} samples changed, {other[0]!r} first"
+        raise _changed(context, suite, what)
+    if result.conditions.get(ASKING) != asking_digest(suite.spec):
+        raise _changed(context, suite, "how it is asked changed (length, sampling, schema, tools)")
+    moved = (
+        row.model_copy(
+            update={
+                "target_digest": prepared[row.id].target_digest,
+                "cluster": cluster_of(suite.spec, samples[row.id]),
+            }
+        )
+        for row in ordered
+    )
+    return tuple(_regraded(suite, samples[r.id], r) for r in moved), ""
+
+
+def _asks(question: Any, rows: Sequence[SampleRow], id_: str) -> bool:
+    """True where a sample is asked in other words than its rows were."""
+    return any(row.prompt_digest != question.prompt_digest for row in rows if row.id == id_)
+
+
+def _changed(context: Context, suite: Suite, what: str) -> StoreError:
+    return StoreError(
+        f"suite '{suite.spec.name}' must be asked again, not only scored: {what}",
+        where=str(suite.path),
+        fix=_ASK_AGAIN.format(context.loaded.source) + ", or take the change back",
+    )
+
+
+def cluster_of(spec: SuiteSpec, sample: Sample) -> str | None:
+    """The cluster of a sample, as its row has it."""
+    value = sample.model_dump().get(spec.cluster) if spec.cluster else None
+    return value if value is None or isinstance(value, str) else canonical_json(value).decode()
+
+
+def _regraded(suite: Suite, sample: Sample, row: SampleRow) -> SampleRow:
+    if row.error is not None:
+        return row  # it has no answer
+    found = grade(suite, sample, row.output)
+    flags = (*found.flags, *(flag for flag in row.flags if flag in _OF_ANY_ANSWER))
+    return row.model_copy(
+        update={
+            "score": found.score,
+            "flags": tuple(dict.fromkeys(flags)),
+            "grade": dict(found.details),
+        }
+    )
+
+
+def _summed_up(suite: Suite, old: SuiteResult, rows: tuple[SampleRow, ...]) -> SuiteResult:
+    scores = [row.score for row in rows if row.score is not None]
+    spec = suite.spec
+    return old.model_copy(
+        update={
+            "kind": spec.kind,
+            "metric": spec.metric,
+            "higher_is_better": spec.higher_is_better,
+            "tier": spec.tier,
+            "cadence": spec.cadence,
+            "suite_digest": suite.digest,
+            "conditions": {**old.conditions, "suite_digest": suite.digest},
+            "rows_digest": rows_digest(rows),
+            "score": math.fsum(scores) / len(scores) if scores else None,
+            "flagged": dict(sorted(Counter(f for row in rows for f in row.flags).items())),
+        }
+    )
+
+
+# --------------------------------------------------------------------------- keeping
+
+
+def _keep(context: Context, graded: _Graded) -> None:
+    """Write the artifact, its record last: cut short in between, it is one that is not finished.
+
+    Only rows with present scores are ever in it, so that a run which goes on from it keeps no old
+    score under the new id. Where the id stays (a scorer of the user's own that no digest covers),
+    the record does not fit the rows until it is replaced, and is then not believed.
+    """
+    results, step = context.run.results, graded.step
+    source, folder = (results.artifact("evaluate", i) for i in (graded.old.id, step.id))
+    progress = context.events.of(step.name).progress
+    with locked(folder / ".lock", f"step {step.name}", waiting=progress):
+        found = results.complete("evaluate", step.id, Evaluation)
+        if found is not None and step.id != graded.old.id:
+            same = found.inputs.get("weights") == graded.new.inputs.get("weights")
+            if same and not flaw(results, "evaluate", step.id, found):
+                return  # asked or scored under this id before, by this run or another
+        write_atomic(folder / SPEC, json.dumps(step.spec, indent=1, sort_keys=True).encode())
+        if source != folder:
+            _copy_others(source, folder, {*graded.rows, RECORD, SPEC, ".lock"})
+        for name, rows in graded.rows.items():
+            write_rows(folder / name, rows)
+        write_record(folder / RECORD, graded.new)
+
+
+def _copy_others(source: Path, folder: Path, without: set[str]) -> None:
+    """What else the step left: traces of log-probabilities, results of lm-eval."""
+    for path in sorted(source.iterdir()):
+        if path.name in without or path.name.endswith(".partial"):
+            continue
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
+        else:
+            shutil.copy2(path, folder / path.name)
