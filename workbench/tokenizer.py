@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from workbench.errors import CheckpointError, RecipeError
 
 #: What ``strftime_now`` formats.
 TEMPLATE_DATE = datetime(2026, 1, 1)
+#: A text whose tokens are surely its own; what stands before them the tokenizer put there.
+_PROBE = "a"
 _ROLES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
@@ -98,6 +101,40 @@ class Tokenizer:
         """Id of the end-of-sequence token, if there is one."""
         return self._id("eos_token")
 
+    @cached_property
+    def opening(self) -> str:
+        """Text of the special tokens the tokenizer itself puts before a plain text.
+
+        Mostly a BOS, or nothing. Where a tokenizer also marks the first word of a text with a
+        space, that mark is lost behind the token, as it is in transformers.
+        """
+        whole = self.encode(_PROBE, add_special_tokens=True)
+        own = self.encode(_PROBE, add_special_tokens=False)
+        added = next((i for i in range(len(whole)) if whole[i : i + len(own)] == own), 0)
+        return "".join(self._backend.id_to_token(token) or "" for token in whole[:added])
+
+    def bos_count(self, ids: Sequence[int]) -> int:
+        """How many BOS tokens a text begins with; 0 where the tokenizer has none."""
+        bos = self.bos_id
+        if bos is None:
+            return 0
+        return next((i for i, token in enumerate(ids) if token != bos), len(ids))
+
+    def expected_bos(self, rendered: bool) -> int:
+        """How many BOS tokens a prompt must begin with, by the checkpoint's own files.
+
+        Args:
+            rendered: False for a plain text: what the tokenizer's own post-processor puts there.
+                True for a chat: what the template writes, since nothing is added to its text.
+
+        Raises:
+            RecipeError: there is no template, or it refuses a single message of a user.
+        """
+        if not rendered:
+            return self.bos_count(self.encode(_PROBE, add_special_tokens=True))
+        text = self.render([{"role": "user", "content": _PROBE}], add_generation_prompt=True)
+        return self.bos_count(self.encode(text, add_special_tokens=False))
+
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids; special tokens written in the text are always recognized.
 
@@ -112,12 +149,18 @@ class Tokenizer:
         """Text of token ids."""
         return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
-    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Render a chat with the model's own template.
 
         Args:
             messages: ``{"role": ..., "content": ...}`` in order.
             add_generation_prompt: end with the opening of the assistant's turn.
+            tools: function definitions as OpenAI's API has them; a template may ignore them.
 
         Raises:
             RecipeError: there is no template, or it refuses these messages.
@@ -133,7 +176,7 @@ class Tokenizer:
                 self._compiled.render(
                     messages=[dict(message) for message in messages],
                     add_generation_prompt=add_generation_prompt,
-                    tools=None,
+                    tools=[dict(tool) for tool in tools] if tools else None,
                     documents=None,
                     **self.special,
                 )
