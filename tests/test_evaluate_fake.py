@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,23 @@ SUITES = ("sentiment", "short_question", "json_extract")
 class Letters:
     digest = "tokenizer"
     template_digest = "template"
+    opening = ""
+
+    def bos_count(self, ids: Sequence[int]) -> int:
+        return 0
+
+    def expected_bos(self, rendered: bool) -> int:
+        return 0
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return [ord(c) for c in text]
 
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         return "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>\n"
 
 
