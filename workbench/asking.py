@@ -53,6 +53,7 @@ class Asking:
         found: rows by key; those that are there already, and then what is answered.
         total: questions of the suite, for the progress.
         progress: told after each row.
+        tools_shown: whether the chat template shows the functions of a suite that calls tools.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class Asking:
         found: dict[str, SampleRow],
         total: int,
         progress: Progress,
+        tools_shown: bool = True,
     ) -> None:
+        self._tools_shown = tools_shown
         self._endpoint = endpoint
         self._engine = endpoint.serving.engine
         self._suite = suite
@@ -168,7 +171,8 @@ class Asking:
     async def _ask(self, client: Client, question: Question) -> Completion:
         spec = self._suite.spec
         if spec.ask == "call_tools":
-            return await TOOL_ROUTES[self._engine].ask(client, question, spec)
+            route = TOOL_ROUTES[self._engine]
+            return await route.ask(client, question, spec, self._tools_shown)
         return await client.complete(
             question.prompt,
             max_tokens=spec.max_tokens,

@@ -22,6 +22,7 @@ from workbench.asking import TIME_LIMIT, Asking
 from workbench.client import run_async
 from workbench.errors import RecipeError
 from workbench.progress import Progress
+from workbench.prompts import shows_tools
 from workbench.questions import Question, bos_found, fake_answers, prepare_all, sampling
 from workbench.ranking import RANKINGS
 from workbench.records import SampleRow, SuiteResult
@@ -75,7 +76,8 @@ def run_suite(
         DiskFull: no space is left.
     """
     spec = suite.spec
-    how = _how(endpoint, suite)
+    shown = spec.ask == "call_tools" and shows_tools(spec, suite.samples[0], tokenizer)
+    how = _how(endpoint, suite, shown)
     if spec.scorer.name == "judge" and judge is None:
         raise RecipeError(
             f"suite '{spec.name}' is scored by a judge, and the recipe names none",
@@ -91,7 +93,7 @@ def run_suite(
     progress(len(kept), len(questions), spec.name)
     if work:
         write_rows(rows, kept.values())
-        asking = Asking(endpoint, suite, tokenizer, kept, len(questions), progress)
+        asking = Asking(endpoint, suite, tokenizer, kept, len(questions), progress, shown)
         run_async(
             lambda: asking.run(
                 work,
@@ -151,7 +153,7 @@ def summarize(
     )
 
 
-def _how(endpoint: Endpoint, suite: Suite) -> str | None:
+def _how(endpoint: Endpoint, suite: Suite, shown: bool) -> str | None:
     """The way this engine is asked, where there is more than one; results must have it equal.
 
     Raises:
@@ -169,7 +171,7 @@ def _how(endpoint: Endpoint, suite: Suite) -> str | None:
             fix="leave the suite out, or serve the variant with another engine",
         )
     parser = serving.choices.get("tool_call_parser")
-    return f"tools, parsed by {parser.value if parser else serving.engine}"
+    return TOOL_ROUTES[serving.engine].how(parser.value if parser else "", shown)
 
 
 def _conditions(

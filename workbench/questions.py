@@ -138,6 +138,11 @@ def sampling(spec: SuiteSpec) -> dict[str, Any]:
     }
 
 
+def answer_tokens(spec: SuiteSpec) -> int:
+    """Most tokens one answer may have, for a plan; a ranked choice costs about one."""
+    return spec.max_tokens if spec.ask != "rank_choices" else 1
+
+
 def guides(spec: SuiteSpec) -> bool:
     """Whether answers are decoded under the suite's schema, and not only checked against it."""
     return spec.ask == "generate" and spec.guided and spec.response_schema is not None
