@@ -39,9 +39,6 @@ T = TypeVar("T")
 
 #: HTTP states that say "not now": worth asking again.
 _BUSY = (429, 503)
-#: Longest wait before a retry, seconds: by our own doubling, and where a server asks for one.
-_LONGEST_BACKOFF = 8.0
-_LONGEST_ASKED_FOR = 60.0
 
 
 class Piece(NamedTuple):
@@ -61,7 +58,8 @@ class Client:
         request_seconds: time limit of one request, from sending to the last byte.
         retries: how often a request is sent again after HTTP 429 or 503.
         backoff: seconds before the first retry, doubled each time, at most 8. A server that says
-            `Retry-After` is given that time instead, at most a minute.
+            `Retry-After` is given that time instead.
+        patience: longest time a server is given so, seconds.
         dialect: of the engine; default is vLLM's.
     """
 
@@ -74,6 +72,7 @@ class Client:
         request_seconds: float = 300.0,
         retries: int = 4,
         backoff: float = 0.25,
+        patience: float = 60.0,
         dialect: Dialect | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
@@ -83,6 +82,7 @@ class Client:
         self._seconds = request_seconds
         self._retries = retries
         self._backoff = backoff
+        self._patience = patience
         self._dialect = dialect or OpenAiDialect()
         self._session: aiohttp.ClientSession | None = None
 
@@ -191,9 +191,9 @@ class Client:
                 busy = failure.reason in {f"http {code}" for code in _BUSY}
                 if not busy or attempt == self._retries:
                     raise
-                pause = min(_LONGEST_BACKOFF, self._backoff * 2**attempt)
+                pause = min(8.0, self._backoff * 2**attempt)
                 if failure.retry_after is not None:
-                    pause = min(_LONGEST_ASKED_FOR, failure.retry_after)
+                    pause = min(self._patience, failure.retry_after)
             await asyncio.sleep(pause)
         raise AssertionError("the loop returns or raises")
 
