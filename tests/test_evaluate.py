@@ -359,6 +359,13 @@ def test_an_answer_without_logprobs_is_a_failed_row(ask: Ask, tmp_path: Path) ->
         ({"choices": []}, "malformed answer"),
         ({"choices": [{"text": "r1", "finish_reason": "stop"}]}, "no usage"),
         (completion("r1", prompt_tokens=2, completion_tokens=None), "no usage"),
+        (completion("r1", prompt_tokens="2"), "malformed answer"),
+        (completion("r1", prompt_tokens=2.0), "malformed answer"),
+        ({"choices": [{"text": "r1", "finish_reason": {}}]}, "malformed answer"),
+        ({"choices": [{"text": "r1"}], "usage": ["x"]}, "malformed answer"),
+        ({"choices": [{"text": "r1", "prompt_token_ids": ["x"]}]}, "malformed answer"),
+        ({"choices": 3}, "malformed answer"),
+        ([], "malformed answer"),
         (
             completion("r1", prompt_tokens=3),
             "other tokens: the server counts 3 tokens in the prompt, the checkpoint's tokenizer 2",

@@ -32,6 +32,7 @@ import aiohttp
 
 from workbench.completion import MAX_QUOTE, Answer, Completion, RequestFailed, SseParser, Token
 from workbench.dialect import Ask, Dialect, OpenAiDialect
+from workbench.network import Guard
 
 __all__ = ["Client", "Completion", "Piece", "RequestFailed", "SseParser", "Token", "run_async"]
 
@@ -245,8 +246,8 @@ class Client:
             raise RuntimeError("use the client in 'async with'")
         return self._session
 
-    def _guard(self, path: str) -> _Guard:
-        return _Guard(f"{self.base_url}{path}", self._seconds)
+    def _guard(self, path: str) -> Guard:
+        return Guard(f"{self.base_url}{path}", self._seconds)
 
     async def _read(self, response: aiohttp.ClientResponse, path: str) -> str:
         text = (await response.read()).decode("utf-8", "replace")
@@ -352,47 +353,3 @@ def _retry_after(header: str | None) -> float | None:
         except (ValueError, OverflowError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-class _Guard:
-    """Turns what the network can throw into `RequestFailed`."""
-
-    def __init__(self, where: str, seconds: float) -> None:
-        self._where = where
-        self._seconds = seconds
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(value, RequestFailed | None):
-            return
-        if isinstance(value, TimeoutError):
-            raise RequestFailed(
-                "timeout",
-                f"no complete answer within {self._seconds:g} s",
-                where=self._where,
-                fix="raise the time limit of a request, or lower the concurrency",
-            ) from value
-        if isinstance(value, aiohttp.ClientConnectorError):
-            raise RequestFailed(
-                "connection refused", f"cannot connect: {value.strerror}", where=self._where
-            ) from value
-        if isinstance(value, aiohttp.ClientError | ConnectionError):
-            raise RequestFailed(
-                "connection lost",
-                f"the connection broke: {type(value).__name__}",
-                where=self._where,
-                fix="the server may have died; its log is beside the results",
-            ) from value
-        if isinstance(value, ValueError | KeyError | IndexError | TypeError | RecursionError):
-            raise RequestFailed(
-                "malformed answer",
-                f"the answer is not a completion: {type(value).__name__}: {value}",
-                where=self._where,
-            ) from value

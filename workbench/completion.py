@@ -66,7 +66,11 @@ class Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said, times apart; the attributes are those of `Completion`."""
+    """What a server said, times apart; the attributes are those of `Completion`.
+
+    Raises:
+        TypeError: one of them is something else.
+    """
 
     text: str
     finish_reason: str | None
@@ -74,6 +78,12 @@ class Answer:
     output_tokens: int | None
     tokens: tuple[Token, ...]
     prompt_ids: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not isinstance(self.finish_reason, str | None):
+            raise TypeError("the text of an answer, or why it ended, is not a text")
+        if any(type(n) not in (int, type(None)) for n in (self.prompt_tokens, self.output_tokens)):
+            raise TypeError("a count of tokens is not a whole number")
 
 
 @dataclass(frozen=True)

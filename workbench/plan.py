@@ -212,8 +212,11 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
         if engine == "llamacpp":  # its server is started with a slot for each
             served["at_a_time"] = most_at_a_time(recipe)
         # How long one waits, and what is left out, decide nothing of what is asked.
-        aside = {"suites", "cadence", "request_seconds", "total_seconds"}
-        evaluate = recipe.evaluate.model_dump(mode="json", exclude=aside)
+        aside = dict.fromkeys(("suites", "cadence", "request_seconds", "total_seconds"), True)
+        evaluate = recipe.evaluate.model_dump(
+            mode="json",
+            exclude={**aside, "judge": {"key_env", "concurrency", "request_seconds"}},
+        )
         evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant in recipe.references
         add(
             "evaluate",
