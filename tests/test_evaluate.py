@@ -803,7 +803,7 @@ def test_tools_are_offered_and_the_calls_are_the_output(ask: Ask, tmp_path: Path
     rendered = Letters().render(body["messages"], True, tools=body["tools"])
     assert row.prompt_digest == sha256_text(rendered) and row.finish_reason == "tool_calls"
     assert row.tokens_digest == content_id([ord(c) for c in rendered])
-    assert result.conditions["asked"] == "tools, read by the server as made up"
+    assert result.conditions["asked"] == "tools, read by the server"
     assert result.conditions["sampling"]["tools"] and result.failed == 0
 
 

@@ -48,7 +48,8 @@ class OpenAiTools:
 
     def how(self, parser: str, shown: bool) -> str:
         """The server's parser reads them."""
-        return f"tools, read by the server as {parser or 'made up'}" + ("" if shown else _UNSHOWN)
+        form = f" as {parser}" if parser else ""
+        return f"tools, read by the server{form}" + ("" if shown else _UNSHOWN)
 
     async def ask(
         self, client: Client, question: Question, spec: SuiteSpec, shown: bool
