@@ -107,7 +107,10 @@ def load_suite(path: Path) -> Suite:
     ]
     samples: list[Sample] = []
     lines: dict[str, int] = {}
-    check = _SampleCheck(spec, schema_usable=not any("response_schema" in p.what for p in problems))
+    check = _SampleCheck(
+        Suite(spec, (), "", path),
+        schema_usable=not any("response_schema" in p.what for p in problems),
+    )
     for number, raw in _lines(samples_file):
         where = f"{samples_file}:{number}"
         try:
@@ -262,10 +265,11 @@ def _schema_complaint(schema: dict[str, Any]) -> str | None:
 class _SampleCheck:
     """What can be said against one sample of a suite."""
 
-    def __init__(self, spec: SuiteSpec, *, schema_usable: bool) -> None:
+    def __init__(self, suite: Suite, *, schema_usable: bool) -> None:
         import jsonschema
 
-        self._spec = spec
+        spec = suite.spec
+        self._suite = suite
         try:
             self._fields = placeholders(spec.prompt or "")
         except ValueError:
@@ -287,7 +291,7 @@ class _SampleCheck:
                     f"field '{name}', which the prompt uses, is missing",
                     did_you_mean(name, known).strip(),
                 )
-        complaint = check_target(self._spec, sample)
+        complaint = check_target(self._suite, sample)
         if complaint:
             yield complaint, ""
         elif self._validator is not None:
