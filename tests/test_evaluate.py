@@ -20,7 +20,7 @@ from workbench.digest import canonical_json, content_id, sha256_text
 from workbench.errors import RecipeError, ServingFailure
 from workbench.evaluate import fake_answers, read_rows, run_suite
 from workbench.records import Serving, SuiteResult
-from workbench.spec import Sample, SuiteSpec
+from workbench.spec import JudgeSpec, Sample, SuiteSpec
 from workbench.suites import Suite, render_prompt
 
 
@@ -730,6 +730,48 @@ def test_a_judge_suite_needs_a_judge(ask: Ask) -> None:
         with pytest.raises(RecipeError, match="scored by a judge, and the recipe names none"):
             ask(server, of)
         assert not server.bodies
+
+
+def test_a_judge_grades_what_was_answered_and_is_asked_again_alone(
+    ask: Ask, tmp_path: Path
+) -> None:
+    """Answers of odd samples are preferred; the judge is away the first time it sees 'r2'."""
+    of = suite(4, scorer={"name": "judge", "rubric": "RUBRIC"})
+    away = [True]
+
+    def judge(body: dict[str, Any]) -> dict[str, Any] | int:
+        said = body["messages"][-1]["content"]
+        number = next(i for i in range(4) if f"q{i}" in said)
+        if number == 2 and away:
+            return 500
+        return {
+            "model": "judge-1",
+            "choices": [{"message": {"content": word(said, number)}}],
+        }
+
+    with ScriptedServer(lambda b: said(b, f"A{b['prompt']}")) as server, ScriptedServer(judge) as j:
+        spec = JudgeSpec(url=j.url, model="judge")
+        first = ask(server, of, judge=spec)
+        rows = read_rows(tmp_path / "mine.jsonl")
+        assert (rows[2].error or "").startswith("not judged: ") and rows[2].output == "Aq2"
+        assert rows[2].score is None and first.failed == 1
+        assert all(
+            r.score is not None and r.grade["judge"] == ["judge-1"] for r in rows if not r.error
+        )
+        away.clear()
+        asked = len(j.bodies)
+        second = ask(server, of, judge=spec)
+        assert len(server.bodies) == 4, "the model answered already"
+        assert len(j.bodies) == asked + 2, "only what was not judged, in both positions"
+    assert second.failed == 0 and read_rows(tmp_path / "mine.jsonl")[2].error is None
+    assert second.conditions["judge"] == {"model": "judge", "versions": ["judge-1"]}
+
+
+def word(said: str, number: int) -> str:
+    """A judge's word: the answer of odd samples, the target of even ones."""
+    wanted = f"Aq{number}" if number % 2 else f"r{number}"
+    other = f"r{number}" if number % 2 else f"Aq{number}"
+    return "A" if said.index(wanted) < said.index(other) else "B"
 
 
 # --------------------------------------------------------------------------- the suite's time

@@ -25,6 +25,8 @@ from workbench.store import disk_errors, write_atomic
 SYNC_SECONDS = 1.0
 
 
+#: How the error of a row begins whose answer is there and only the judge's word is not.
+NOT_JUDGED = "not judged: "
 #: What a row says of the question it answers, beside its id and repeat.
 IDENTITY = (
     *("prompt_digest", "target_digest", "sampling_digest"),
@@ -94,7 +96,8 @@ def keep_rows(path: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, S
 
     Returns:
         Rows by key: answered without error, of a sample that is still asked in these words, drawn
-        in this way and scored against this target.
+        in this way and scored against this target. An answer that only was not judged is kept, as
+        one that waits for it.
     """
     kept: dict[str, SampleRow] = {}
     for line in _read(path, missing_ok=True):
@@ -102,6 +105,8 @@ def keep_rows(path: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, S
             row = _parse(line)
         except ValueError:
             continue
+        if (row.error or "").startswith(NOT_JUDGED):
+            row = row.model_copy(update={"error": None})
         now = asked.get(row.key)
         same = now is not None and all(getattr(row, name) == now[name] for name in IDENTITY)
         if row.error is None and same:
