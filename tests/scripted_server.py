@@ -42,6 +42,7 @@ class ScriptedServer:
         script: what to answer.
         seconds: how long each answer takes.
         dies_after: stop listening, and cut every connection, once so many were answered.
+        headers: of an answer that is an HTTP status.
         bodies: what was asked.
         at_once: the most requests that were open at a time.
     """
@@ -49,6 +50,7 @@ class ScriptedServer:
     script: Script
     seconds: float = 0.0
     dies_after: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     at_once: int = 0
     url: str = ""
@@ -79,7 +81,8 @@ class ScriptedServer:
         self._dead = False
         self._transports: set[asyncio.Transport] = set()
         app = web.Application()
-        app.router.add_post("/v1/completions", self._answer)
+        for route in ("/v1/completions", "/v1/chat/completions"):
+            app.router.add_post(route, self._answer)
         runner = web.AppRunner(app, shutdown_timeout=0.05, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -112,7 +115,7 @@ class ScriptedServer:
             found = self.script(body)
             self._answered += 1
             if isinstance(found, int):
-                return web.Response(status=found, text="scripted")
+                return web.Response(status=found, text="scripted", headers=self.headers)
             return web.json_response(found)
         finally:
             self._open -= 1

@@ -5,8 +5,11 @@ import contextlib
 import itertools
 import json
 import pickle
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -31,10 +34,12 @@ async def read_request(reader: asyncio.StreamReader) -> dict[str, Any]:
     return body
 
 
-def answer(body: Any, status: int = 200) -> bytes:
+def answer(body: Any, status: int = 200, **headers: str) -> bytes:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (
+    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return b"HTTP/1.1 %d X\r\n%sContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (
         status,
+        more.encode(),
         len(text),
         text,
     )
@@ -143,6 +148,30 @@ def test_a_busy_server_is_asked_again(status: int) -> None:
     busy = answer({"error": "later"}, status)
     found = ask(scripted(busy, busy, answer(plain())))
     assert (found.text, found.retries) == ("yes", 2)
+
+
+@pytest.mark.parametrize("says", ["0.3", "date"])
+def test_a_busy_server_is_given_the_time_it_asks_for(says: str) -> None:
+    in_a_moment = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+    busy = answer({}, 429, Retry_After=says if says != "date" else in_a_moment)
+    begun = time.monotonic()
+    assert ask(scripted(busy, answer(plain()))).text == "yes"
+    # A date has whole seconds.
+    assert (0.3 if says != "date" else 0.5) <= time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize("says", ["soon", "-5", "nan", "1e400", "", "Mon, 99 Foo 2026"])
+def test_a_retry_after_that_means_nothing_is_no_wait(says: str) -> None:
+    begun = time.monotonic()
+    assert ask(scripted(answer({}, 503, Retry_After=says), answer(plain()))).text == "yes"
+    assert time.monotonic() - begun < 2
+
+
+def test_no_server_can_make_us_wait_forever() -> None:
+    begun = time.monotonic()
+    answers = scripted(answer({}, 503, Retry_After="86400"), answer(plain()))
+    assert ask(answers, options={"patience": 0.2}).text == "yes"
+    assert 0.2 <= time.monotonic() - begun < 2
 
 
 def test_a_server_that_stays_busy_is_an_error() -> None:

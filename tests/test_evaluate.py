@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from scripted_server import ScriptedServer, completion, echoed
 
 from workbench.asked import ASKING, asking_digest
 from workbench.client import Client
-from workbench.digest import sha256_text
-from workbench.errors import ServingFailure
+from workbench.digest import canonical_json, content_id, sha256_text
+from workbench.errors import RecipeError, ServingFailure
 from workbench.evaluate import fake_answers, read_rows, run_suite
 from workbench.records import Serving, SuiteResult
-from workbench.spec import Sample, SuiteSpec
+from workbench.spec import JudgeSpec, Sample, SuiteSpec
 from workbench.suites import Suite, render_prompt
 
 
@@ -32,12 +32,25 @@ class Letters:
     template_digest = "template"
     opening = ""
 
+    def bos_count(self, ids: Sequence[int]) -> int:
+        return len(ids) - len("".join(map(chr, ids)).lstrip("^"))
+
+    def expected_bos(self, rendered: bool) -> int:
+        return 0
+
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         assert not add_special_tokens
         return [ord(c) for c in text]
 
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        offered = f"<tools>{json.dumps(tools)}" if tools else ""
+        said = "".join(f"<{m['role']}>{m['content']}" for m in messages)
+        return offered + said + "<assistant>"
 
 
 @dataclass(frozen=True)
@@ -147,8 +160,18 @@ def test_conditions_say_what_must_be_equal(ask: Ask) -> None:
         ASKING: asking_digest(suite(2).spec),
         "template_digest": None,
         "tokenizer_digest": "tokenizer",
-        "ranking": None,
-        "sampling": {"temperature": 0.0, "seed": 0, "max_tokens": 8},
+        "asked": None,
+        "sampling": {
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "seed": 0,
+            "stop": [],
+            "max_tokens": 8,
+            "response_schema": None,
+            "tools": None,
+            "tool_choice": None,
+        },
+        "bos": {"found": [0], "tokenizer": 0},
     }
     assert chat["template_digest"] == "template"
 
@@ -338,6 +361,13 @@ def test_an_answer_without_logprobs_is_a_failed_row(ask: Ask, tmp_path: Path) ->
         ({"choices": []}, "malformed answer"),
         ({"choices": [{"text": "r1", "finish_reason": "stop"}]}, "no usage"),
         (completion("r1", prompt_tokens=2, completion_tokens=None), "no usage"),
+        (completion("r1", prompt_tokens="2"), "malformed answer"),
+        (completion("r1", prompt_tokens=2.0), "malformed answer"),
+        ({"choices": [{"text": "r1", "finish_reason": {}}]}, "malformed answer"),
+        ({"choices": [{"text": "r1"}], "usage": ["x"]}, "malformed answer"),
+        ({"choices": [{"text": "r1", "prompt_token_ids": ["x"]}]}, "malformed answer"),
+        ({"choices": 3}, "malformed answer"),
+        ([], "malformed answer"),
         (
             completion("r1", prompt_tokens=3),
             "other tokens: the server counts 3 tokens in the prompt, the checkpoint's tokenizer 2",
@@ -544,3 +574,334 @@ def test_fake_answers_are_right() -> None:
     prompt = render_prompt(ranked.spec, ranked.samples[0], Letters())
     choices = fake_answers(ranked, Letters())[sha256_text(prompt)]["choices"]  # type: ignore[arg-type]
     assert choices[" yes"] > choices[" no"]
+
+
+# --------------------------------------------------------------------------- what makes rows pair
+
+
+def test_a_row_has_the_digests_of_all_an_answer_depends_on(ask: Ask, tmp_path: Path) -> None:
+    def told(body: dict[str, Any]) -> dict[str, Any]:
+        answer = right(body)
+        assert body["return_token_ids"] is True
+        answer["choices"][0]["prompt_token_ids"] = [ord(c) for c in body["prompt"]]
+        return answer
+
+    of = suite(2, chat_template=True, cluster="q")
+    script = {True: told, False: right}
+    rows = {}
+    for tells, one in script.items():
+        with ScriptedServer(one) as server:
+            ask(server, of, rows=tmp_path / f"{tells}.jsonl")
+        rows[tells] = read_rows(tmp_path / f"{tells}.jsonl")[1]
+    row = rows[True]
+    assert row.prompt_digest == sha256_text("<user>q1<assistant>")
+    assert row.tokens_digest == content_id([ord(c) for c in "<user>q1<assistant>"])
+    assert (row.template_digest, row.tokenizer_digest) == ("template", "tokenizer")
+    assert row.cluster == "q1" and row.repeat == 0 and row.key == "s1"
+    assert row.sampling_digest and rows[False].tokens_digest is None
+    assert rows[False].sampling_digest == row.sampling_digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_tokens": 9},
+        {"sampling": {"temperature": 0.5}},
+        {"sampling": {"top_p": 0.5}},
+        {"sampling": {"seed": 1}},
+        {"sampling": {"stop": ["x"]}},
+        {"response_schema": {"type": "object"}},
+    ],
+)
+def test_another_way_to_draw_answers_is_another_question(
+    ask: Ask, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    with ScriptedServer(right) as server:
+        before = ask(server, suite(2))
+        first = read_rows(tmp_path / "mine.jsonl")
+        after = ask(server, suite(2, **change))
+    assert len(server.bodies) == 4
+    second = read_rows(tmp_path / "mine.jsonl")
+    assert first[0].sampling_digest != second[0].sampling_digest
+    assert before.conditions["sampling"] != after.conditions["sampling"]
+
+
+def test_a_schema_that_does_not_guide_is_not_sent(ask: Ask) -> None:
+    schema = {"type": "object"}
+    with ScriptedServer(right) as server:
+        loose = ask(server, suite(1, response_schema=schema, guided=False))
+        guided = ask(server, suite(1, response_schema=schema))
+    assert "response_format" not in server.bodies[0]
+    assert server.bodies[1]["response_format"]["json_schema"]["schema"] == schema
+    assert loose.conditions["sampling"]["response_schema"] is None
+    assert guided.conditions["sampling"]["response_schema"] == content_id(schema)
+
+
+def test_repeats_are_drawn_with_seeds_that_count_on(ask: Ask, tmp_path: Path) -> None:
+    of = suite(3, repeats=3, sampling={"temperature": 0.7, "top_p": 0.9, "seed": 5, "stop": ["\n"]})
+
+    def drawn(body: dict[str, Any]) -> dict[str, Any]:
+        return said(body, f"{right(body)['choices'][0]['text']}" if body["seed"] != 6 else "other")
+
+    with ScriptedServer(drawn) as server:
+        result = ask(server, of)
+        assert sorted({b["seed"] for b in server.bodies}) == [5, 6, 7]
+        assert all((b["temperature"], b["top_p"]) == (0.7, 0.9) for b in server.bodies)
+        assert all(b["stop"] == ["\n"] for b in server.bodies)
+        assert len(server.bodies) == 9
+        rows = read_rows(tmp_path / "mine.jsonl")
+        assert [r.key for r in rows] == [f"s{i}{k}" for i in range(3) for k in ("", "#1", "#2")]
+        assert [r.score for r in rows] == [1.0, 0.0, 1.0] * 3
+        assert len({r.sampling_digest for r in rows}) == 3
+        assert result.n == 9 and result.repeats == 3 and result.score == pytest.approx(2 / 3)
+        lines = (tmp_path / "mine.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "mine.jsonl").write_text("".join(lines[:4] + lines[5:]))
+        again = ask(server, of)
+    assert [(b["prompt"], b["seed"]) for b in server.bodies[9:]] == [("q1", 6)]
+    assert again.rows_digest == result.rows_digest
+
+
+def test_flags_are_counted_apart_from_wrong_answers(ask: Ask, tmp_path: Path) -> None:
+    def script(body: dict[str, Any]) -> dict[str, Any]:
+        if body["prompt"] == "q1":
+            return said(body, "")
+        answer = right(body)
+        answer["choices"][0]["finish_reason"] = "length" if body["prompt"] == "q2" else "stop"
+        return answer
+
+    with ScriptedServer(script) as server:
+        result = ask(server, suite(4))
+    rows = read_rows(tmp_path / "mine.jsonl")
+    assert "empty" in rows[1].flags and "truncated" in rows[2].flags and rows[3].flags == ()
+    assert rows[2].score == 1.0, "a flag is no verdict"
+    assert result.flagged["empty"] == 1 and result.flagged["truncated"] == 1
+    assert result.failed == 0
+
+
+def test_the_result_says_what_the_suite_is(ask: Ask) -> None:
+    of = suite(1, kind="refusal", metric="refusals", tier="advisory", cadence="nightly")
+    with ScriptedServer(right) as server:
+        result = ask(server, of)
+    assert (result.kind, result.metric, result.higher_is_better) == ("refusal", "refusals", True)
+    assert (result.tier, result.cadence, result.lane) == ("advisory", "nightly", "native")
+    assert "lane" not in result.conditions
+
+
+def test_a_double_bos_is_refused_before_anything_is_asked(ask: Ask) -> None:
+    with ScriptedServer(right) as server:
+        with pytest.raises(RecipeError, match="sample 's0' begins with 2 begin-of-seq"):
+            ask(server, suite(2, prompt="^^{q}"))
+        assert not server.bodies
+        once = ask(server, suite(1, prompt="^{q}"))
+    assert once.conditions["bos"] == {"found": [1], "tokenizer": 0}
+
+
+def test_a_bos_the_server_adds_is_named(ask: Ask, tmp_path: Path) -> None:
+    def added(body: dict[str, Any]) -> dict[str, Any]:
+        answer = said(body, "r", prompt_tokens=len(body["prompt"]) + 1)
+        ids = [ord(c) for c in body["prompt"]]
+        answer["choices"][0]["prompt_token_ids"] = [94, *ids] if body["prompt"] == "q1" else ids
+        return answer if body["prompt"] == "q1" else right(body)
+
+    with ScriptedServer(added) as server:
+        assert ask(server, suite(2)).failed == 1
+    error = read_rows(tmp_path / "mine.jsonl")[1].error or ""
+    assert error.startswith("other tokens: the server puts tokens [94] before the prompt")
+
+
+def test_other_token_ids_of_the_same_count_are_a_failed_row(ask: Ask, tmp_path: Path) -> None:
+    def script(body: dict[str, Any]) -> dict[str, Any]:
+        found = rank({" yes": -2.0, " no": -3.0})(body)
+        ids = [ord(c) for c in body["prompt"]]
+        if body["prompt"] == "q1 no":
+            ids[-1] += 1
+        found["choices"][0]["prompt_token_ids"] = ids
+        return found  # type: ignore[no-any-return]
+
+    with ScriptedServer(script) as server:
+        assert ask(server, suite(2, choices=[" yes", " no"])).failed == 1
+    rows = read_rows(tmp_path / "mine.jsonl")
+    assert (rows[1].error or "").startswith("other tokens")
+    ids = [[ord(c) for c in text] for text in ("q0 yes", "q0 no")]
+    assert rows[0].tokens_digest == content_id(ids)
+
+
+def test_a_judge_suite_needs_a_judge(ask: Ask) -> None:
+    of = suite(1, scorer={"name": "judge", "rubric": "good"})
+    with ScriptedServer(right) as server:
+        with pytest.raises(RecipeError, match="scored by a judge, and the recipe names none"):
+            ask(server, of)
+        assert not server.bodies
+
+
+def test_a_judge_grades_what_was_answered_and_is_asked_again_alone(
+    ask: Ask, tmp_path: Path
+) -> None:
+    """Answers of odd samples are preferred; the judge is away the first time it sees 'r2'."""
+    of = suite(4, scorer={"name": "judge", "rubric": "RUBRIC"})
+    away = [True]
+
+    def judge(body: dict[str, Any]) -> dict[str, Any] | int:
+        said = body["messages"][-1]["content"]
+        number = next(i for i in range(4) if f"q{i}" in said)
+        if number == 2 and away:
+            return 500
+        return {
+            "model": "judge-1",
+            "choices": [{"message": {"content": word(said, number)}}],
+        }
+
+    with ScriptedServer(lambda b: said(b, f"A{b['prompt']}")) as server, ScriptedServer(judge) as j:
+        spec = JudgeSpec(url=j.url, model="judge")
+        first = ask(server, of, judge=spec)
+        rows = read_rows(tmp_path / "mine.jsonl")
+        assert (rows[2].error or "").startswith("not judged: ") and rows[2].output == "Aq2"
+        assert rows[2].score is None and first.failed == 1
+        assert all(
+            r.score is not None and r.grade["judge"] == ["judge-1"] for r in rows if not r.error
+        )
+        away.clear()
+        asked = len(j.bodies)
+        second = ask(server, of, judge=spec)
+        assert len(server.bodies) == 4, "the model answered already"
+        assert len(j.bodies) == asked + 2, "only what was not judged, in both positions"
+    assert second.failed == 0 and read_rows(tmp_path / "mine.jsonl")[2].error is None
+    assert second.conditions["judge"] == {"model": "judge", "versions": ["judge-1"]}
+
+
+def word(said: str, number: int) -> str:
+    """A judge's word: the answer of odd samples, the target of even ones."""
+    wanted = f"Aq{number}" if number % 2 else f"r{number}"
+    other = f"r{number}" if number % 2 else f"Aq{number}"
+    return "A" if said.index(wanted) < said.index(other) else "B"
+
+
+# --------------------------------------------------------------------------- the suite's time
+
+
+def test_the_time_limit_of_a_suite_makes_failed_rows_and_drops_none(
+    ask: Ask, tmp_path: Path
+) -> None:
+    with ScriptedServer(right, seconds=0.1) as server:
+        result = ask(server, suite(40), concurrency=2, total_seconds=0.55)
+    rows = read_rows(tmp_path / "mine.jsonl")
+    late = [r for r in rows if r.error]
+    assert result.n == 40 == len(rows) and 4 <= 40 - len(late) <= 10
+    assert all((r.error or "").startswith("time limit of the suite") for r in late)
+    assert result.failed == len(late) and result.score == 1.0
+    with ScriptedServer(right) as server:
+        again = ask(server, suite(40), total_seconds=30)
+    assert sorted(server.prompts) == sorted(f"q{r.id[1:]}" for r in late)
+    assert again.failed == 0
+
+
+# --------------------------------------------------------------------------- tools
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "name": "weather",
+        "description": "of a city",
+    },
+}
+CALL = {"id": "c0", "type": "function", "function": {"name": "weather", "arguments": '"Paris"'}}
+
+
+def called(body: dict[str, Any], calls: Any = (CALL,), **message: Any) -> dict[str, Any]:
+    said = Letters().render(body["messages"], True, tools=body["tools"])
+    return {
+        "choices": [
+            {
+                "message": {"role": "assistant", "content": None, "tool_calls": calls, **message},
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "prompt_token_ids": [ord(c) for c in said],
+        "usage": {"prompt_tokens": len(said), "completion_tokens": 4},
+    }
+
+
+def tool_suite(n: int = 1, **changes: Any) -> Suite:
+    values = {"ask": "call_tools", "tools": [TOOL], "chat_template": True, "system": "be useful"}
+    return suite(n, **(values | changes))
+
+
+def test_tools_are_offered_and_the_calls_are_the_output(ask: Ask, tmp_path: Path) -> None:
+    with ScriptedServer(called) as server:
+        result = ask(server, tool_suite(tool_choice="required", max_tokens=99))
+    (body,) = server.bodies
+    assert body["messages"] == [
+        {"role": "system", "content": "be useful"},
+        {"role": "user", "content": "q0"},
+    ]
+    function = body["tools"][0]["function"]
+    assert function == TOOL["function"]
+    assert list(function) == ["name", "description", "parameters"], "as vLLM writes it out"
+    assert body["tool_choice"] == "required" and body["max_tokens"] == 99
+    assert body["temperature"] == 0.0 and body["seed"] == 0 and not body["add_special_tokens"]
+    (row,) = read_rows(tmp_path / "mine.jsonl")
+    calls = [{"arguments": '"Paris"', "name": "weather"}]
+    assert json.loads(row.output) == {"content": None, "tool_calls": calls}
+    assert row.output == canonical_json(json.loads(row.output)).decode()
+    rendered = Letters().render(body["messages"], True, tools=body["tools"])
+    assert row.prompt_digest == sha256_text(rendered) and row.finish_reason == "tool_calls"
+    assert row.tokens_digest == content_id([ord(c) for c in rendered])
+    assert result.conditions["asked"] == "tools, read by the server"
+    assert result.conditions["sampling"]["tools"] and result.failed == 0
+
+
+def test_another_rendering_of_the_tools_is_a_failed_row(ask: Ask, tmp_path: Path) -> None:
+    def other(body: dict[str, Any]) -> dict[str, Any]:
+        answer = called(body)
+        if body["messages"][-1]["content"] == "q1":
+            answer["prompt_token_ids"] = answer["prompt_token_ids"][1:]
+        return answer
+
+    with ScriptedServer(other) as server:
+        assert ask(server, tool_suite(2)).failed == 1
+    assert (read_rows(tmp_path / "mine.jsonl")[1].error or "").startswith("other tokens")
+
+
+@pytest.mark.parametrize(
+    ("message", "output"),
+    [
+        ({"tool_calls": []}, {"content": None, "tool_calls": []}),
+        (
+            {"tool_calls": None, "content": "<b>\x1b[2J\ud800"},
+            {"content": "<b>\x1b[2J\ufffd", "tool_calls": []},
+        ),
+        (
+            {"tool_calls": [{"function": {"name": "x", "arguments": {"b": 1, "a": 2}}}]},
+            {"content": None, "tool_calls": [{"name": "x", "arguments": '{"a":2,"b":1}'}]},
+        ),
+    ],
+)
+def test_what_a_model_says_beside_calls_is_kept(
+    ask: Ask, tmp_path: Path, message: dict[str, Any], output: dict[str, Any]
+) -> None:
+    with ScriptedServer(lambda b: called(b, **message)) as server:
+        assert ask(server, tool_suite()).failed == 0
+    assert json.loads(read_rows(tmp_path / "mine.jsonl")[0].output) == output
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": 3},
+        {"tool_calls": [{"function": {"name": 3, "arguments": "{}"}}]},
+        {"tool_calls": [{"function": {"name": "x"}}]},
+        {"tool_calls": "x"},
+        {"tool_calls": 7},
+    ],
+)
+def test_a_malformed_call_is_a_failed_row(
+    ask: Ask, tmp_path: Path, message: dict[str, Any]
+) -> None:
+    def script(body: dict[str, Any]) -> dict[str, Any]:
+        bad = body["messages"][-1]["content"] == "q1"
+        return called(body, **(message if bad else {}))
+
+    with ScriptedServer(script) as server:
+        assert ask(server, tool_suite(2)).failed == 1
+    assert (read_rows(tmp_path / "mine.jsonl")[1].error or "").startswith("malformed answer")

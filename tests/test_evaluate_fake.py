@@ -2,19 +2,20 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_evaluate import TOOL
 
 from workbench.errors import ServingFailure
 from workbench.evaluate import fake_answers, read_rows, run_suite
 from workbench.progress import silent
 from workbench.records import Choice, Hardware, Lane, SuiteResult
 from workbench.servers import Endpoint, serve
-from workbench.spec import ServeSpec
+from workbench.spec import Sample, ServeSpec, SuiteSpec
 from workbench.suites import Suite, load_suite
 
 SHIPPED = Path(__file__).parent.parent / "eval_suites"
@@ -26,10 +27,21 @@ class Letters:
     template_digest = "template"
     opening = ""
 
+    def bos_count(self, ids: Sequence[int]) -> int:
+        return 0
+
+    def expected_bos(self, rendered: bool) -> int:
+        return 0
+
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return [ord(c) for c in text]
 
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         return "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>\n"
 
 
@@ -110,3 +122,50 @@ def test_a_fake_without_numbers_ends_the_step(tmp_path: Path) -> None:
     suite = load_suite(SHIPPED / "sentiment")
     with pytest.raises(ServingFailure), fake(tmp_path, suite, nan_logprobs=True) as endpoint:
         ask(endpoint, suite, tmp_path / "rows.jsonl")
+
+
+def tool_suite(n: int = 40) -> Suite:
+    spec = {
+        "schema": "workbench.suite/1",
+        "name": "tools",
+        "description": "d",
+        "ask": "call_tools",
+        "prompt": "What is the weather in {city}?",
+        "chat_template": True,
+        "tools": [TOOL],
+        "scorer": "contains",
+    }
+    samples = [
+        {
+            "id": f"t{i}",
+            "city": f"town {i}",
+            "target": [{"name": "weather", "arguments": {"city": f"town {i}"}}],
+        }
+        for i in range(n)
+    ]
+    made = tuple(Sample.model_validate(sample) for sample in samples)
+    return Suite(SuiteSpec.model_validate(spec), made, "digest", Path("tools"))
+
+
+def test_the_fake_calls_the_tools_it_knows(tmp_path: Path) -> None:
+    """Right on most requests and wrong on some, the same ones each time."""
+    suite = tool_suite()
+
+    def right(rows: Path) -> list[bool]:
+        found = []
+        for row, sample in zip(read_rows(rows), suite.samples, strict=True):
+            (call,) = json.loads(row.output)["tool_calls"]
+            wanted = {"name": "weather", "arguments": json.loads(call["arguments"])}
+            assert call["name"] == "weather" and row.finish_reason == "tool_calls"
+            found.append([wanted] == sample.target)
+        return found
+
+    texts = tuple(s.model_copy(update={"target": "x"}) for s in suite.samples)
+    asked = Suite(suite.spec, texts, suite.digest, suite.path)
+    for damage, low, high in ((0.0, 0.6, 1.0), (0.5, 0.1, 0.6)):
+        with fake(tmp_path, suite, damage=damage) as endpoint:
+            for name in ("first", "second"):
+                result = ask(endpoint, asked, tmp_path / f"{name}{damage}.jsonl")
+                assert result.failed == 0 and result.n == 40
+        first, second = (right(tmp_path / f"{n}{damage}.jsonl") for n in ("first", "second"))
+        assert first == second and low <= sum(first) / 40 < high

@@ -42,9 +42,11 @@ def fail(done: subprocess.CompletedProcess[str], code: int = 3) -> str:
     return done.stderr
 
 
-def run_with(faults: dict[str, object], project: Path) -> subprocess.CompletedProcess[str]:
+def run_with(
+    faults: dict[str, object], project: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "workbench", "run", "recipe.yaml"],
+        [sys.executable, "-m", "workbench", "run", "recipe.yaml", *options],
         cwd=project,
         capture_output=True,
         text=True,
@@ -71,20 +73,96 @@ def test_health_and_then_500(workbench: Call, small: Path) -> None:
     assert workbench("run", "recipe.yaml").returncode == 0
 
 
-def test_server_that_dies_keeps_what_it_answered(workbench: Call, small: Path) -> None:
-    message = fail(run_with({"die_after": 60}, small))
-    assert "died" in message or "gone" in message or "answers" in message
-    (rows,) = (small / "results" / "artifacts").glob("evaluate-*/sentiment.jsonl")
-    kept = rows.read_text().splitlines()
-    assert 0 < len(kept) < 40
+def rows_of(project: Path) -> list[dict[str, object]]:
+    (rows,) = (project / "results" / "artifacts").glob("evaluate-*/sentiment.jsonl")
+    return [json.loads(line) for line in rows.read_text().splitlines()]
+
+
+def evaluation(project: Path, variant: str) -> dict[str, object]:
+    path = project / "results" / "smoke" / "variants" / variant / "evaluation.json"
+    found: dict[str, object] = json.loads(path.read_text())
+    return found
+
+
+def timings_aside(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [{k: v for k, v in row.items() if k not in ("started", "seconds")} for row in rows]
+
+
+def published(project: Path, variant: str) -> list[dict[str, object]]:
+    path = project / "results" / "smoke" / "variants" / variant / "eval" / "sentiment.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_server_that_dies_once_is_started_again(workbench: Call, small: Path) -> None:
+    """Each variant's server dies in the middle of its suite; nothing else is different."""
+    edit_recipe(
+        small,
+        lambda r: r.update(
+            profile={
+                "workloads": [{"name": "short", "prompt_tokens": 8, "output_tokens": 4}],
+                "concurrency": [2],
+                "requests": 4,
+            }
+        ),
+    )
+    done = run_with({"die_after": 30, "die_times": 1}, small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the server died and is started again" in done.stdout
+    disturbed = {}
+    for variant in ("baseline", "good"):
+        assert evaluation(small, variant)["restarts"] == 1
+        folder = small / "results" / "smoke" / "variants" / variant
+        assert (folder / "server" / "deaths").read_text() == "."
+        assert (folder / "server" / "died.server.log").is_file()
+        assert not (folder / "server" / "server.json").exists()
+        assert json.loads((folder / "profile.json").read_text())["points"][0]["completed"] == 4
+        disturbed[variant] = timings_aside(published(small, variant))
+        assert len(disturbed[variant]) == 40
+        assert all(row["error"] is None for row in disturbed[variant])
+    again = workbench("run", "recipe.yaml", "--force", "evaluate")
+    assert again.returncode == 0, again.stdout + again.stderr
+    for variant, rows in disturbed.items():
+        assert evaluation(small, variant)["restarts"] == 0
+        assert timings_aside(published(small, variant)) == rows
+
+
+def test_a_server_that_dies_twice_keeps_what_it_answered(workbench: Call, small: Path) -> None:
+    faults: dict[str, object] = {"die_after": 36, "die_times": 2}
+    message = fail(run_with(faults, small))
+    assert "died a second time" in message and "is gone" in message
+    before = {row["id"]: row for row in rows_of(small)}
+    assert 10 < len(before) < 40 and all(row["error"] is None for row in before.values())
     plan = workbench("plan", "recipe.yaml").stdout
     assert "an attempt was cut short" in plan
-    done = workbench("run", "recipe.yaml")
+    # The third server lives, and would not if it were asked more than what is missing.
+    faults = {"die_after": 2 + 2 * (40 - len(before)) + 1}
+    done = run_with(faults, small, "--only", "evaluate:baseline")
     assert done.returncode == 0, done.stdout + done.stderr
-    before = {json.loads(line)["id"]: json.loads(line) for line in kept}
-    after = {json.loads(line)["id"]: json.loads(line) for line in rows.read_text().splitlines()}
+    after = {row["id"]: row for row in rows_of(small)}
     assert len(after) == 40
-    assert all(after[i] == row for i, row in before.items() if row["error"] is None)
+    assert all(after[i] == row for i, row in before.items())
+    assert workbench("run", "recipe.yaml").returncode == 0
+
+
+def test_by_hand_the_step_starts_its_own_second_server(workbench: Call, small: Path) -> None:
+    for kind in ("calibrate", "quantize"):
+        assert workbench("run", "recipe.yaml", "--only", kind).returncode == 0
+    code = (
+        "import workbench; from workbench import steps; "
+        "record = steps.evaluate(workbench.open_run('smoke'), 'good'); "
+        "print(record.restarts, record.suites[0].n, record.suites[0].failed)"
+    )
+    faults = json.dumps({"die_after": 30, "die_times": 1})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=small,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "WORKBENCH_FAKE_FAULTS": faults},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 40 0"
 
 
 def test_corrupt_kernel_is_caught_by_the_canary(small: Path) -> None:

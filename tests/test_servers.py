@@ -545,6 +545,27 @@ def test_the_recipe_may_turn_prefix_caching_on(tmp_path: Path) -> None:
     assert "prefix_caching" not in command.choices
 
 
+def test_tools_are_served_where_a_suite_calls_them(tmp_path: Path) -> None:
+    assert "--enable-auto-tool-choice" not in VllmEngine().command(launch(tmp_path)).words
+    asked = replace(launch(tmp_path), tools=True)
+    command = VllmEngine().command(asked)
+    assert "--enable-auto-tool-choice" in command.words
+    assert flag(command.words, "--tool-call-parser") == "hermes"
+    assert command.choices["tool_call_parser"].value == "hermes"
+
+
+@pytest.mark.parametrize(
+    "args", [("--tool-call-parser", "mistral"), ("--tool_call_parser=mistral",)]
+)
+def test_the_recipe_may_name_another_tool_parser(tmp_path: Path, args: tuple[str, ...]) -> None:
+    more = ("--enable-auto-tool-choice", *args)
+    command = VllmEngine().command(replace(launch(tmp_path, args=more), tools=True))
+    assert command.words.count("--enable-auto-tool-choice") == 1
+    assert not any("hermes" in word for word in command.words)
+    assert sum("tool" in word and "parser" in word for word in command.words) == 1
+    assert command.choices["tool_call_parser"].value == "mistral"
+
+
 @pytest.mark.parametrize(
     "argument", ["--api-key", "--api-key=x", "--port", "--model", "--dtype", "--kv-cache-dtype"]
 )

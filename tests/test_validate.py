@@ -59,6 +59,36 @@ def test_policy_checks_what_is_not_measured(workbench: Call, project: Path) -> N
     assert "concurrency 1" in message and "short@2" in message
 
 
+def test_suites_beyond_the_cadence_are_left_out_and_said_so(workbench: Call, project: Path) -> None:
+    suites = project / "eval_suites"
+    shipped = suites.resolve()
+    suites.unlink()
+    for name in ("sentiment", "short_question", "json_extract"):
+        shutil.copytree(shipped / name, suites / name)
+    rare = suites / "short_question" / "suite.yaml"
+    text = "".join(
+        line
+        for line in rare.read_text().splitlines(keepends=True)
+        if not line.startswith("cadence")
+    )
+    rare.write_text(text + "\ncadence: nightly\n")
+    before = workbench("plan", "recipe.yaml").stdout
+    assert "left out" not in before
+    edit_recipe(project, lambda r: r["evaluate"].update(cadence="commit"))
+    plan = workbench("plan", "recipe.yaml").stdout
+    cells = [line.split("│")[4].strip() for line in plan.splitlines() if line.count("│") == 7]
+    assert "left out at cadence commit: short_question (nightly)" in " ".join(cells)
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert (
+        "suite 'short_question' is left out (its cadence is nightly, the recipe's commit)" in said
+    )
+    assert "can only be MISSING" in said
+    edit_recipe(project, lambda r: r["evaluate"].update(suites=["short_question"]))
+    assert "every suite is worth its time less often" in refused(workbench)
+
+
 def test_context_beyond_the_checkpoint(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["serve"].update(max_model_len=1_000_000))
     assert "max_model_len" in refused(workbench)

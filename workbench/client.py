@@ -19,17 +19,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 
-from workbench.completion import MAX_QUOTE, Completion, RequestFailed, SseParser, Token
+from workbench.completion import MAX_QUOTE, Answer, Completion, RequestFailed, SseParser, Token
 from workbench.dialect import Ask, Dialect, OpenAiDialect
+from workbench.network import Guard
 
 __all__ = ["Client", "Completion", "Piece", "RequestFailed", "SseParser", "Token", "run_async"]
 
@@ -55,7 +58,9 @@ class Client:
         model: the served name.
         request_seconds: time limit of one request, from sending to the last byte.
         retries: how often a request is sent again after HTTP 429 or 503.
-        backoff: seconds before the first retry, doubled each time, at most 8.
+        backoff: seconds before the first retry, doubled each time, at most 8. A server that says
+            `Retry-After` is given that time instead.
+        patience: longest time a server is given so, seconds.
         dialect: of the engine; default is vLLM's.
     """
 
@@ -68,6 +73,7 @@ class Client:
         request_seconds: float = 300.0,
         retries: int = 4,
         backoff: float = 0.25,
+        patience: float = 60.0,
         dialect: Dialect | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
@@ -77,6 +83,7 @@ class Client:
         self._seconds = request_seconds
         self._retries = retries
         self._backoff = backoff
+        self._patience = patience
         self._dialect = dialect or OpenAiDialect()
         self._session: aiohttp.ClientSession | None = None
 
@@ -106,6 +113,7 @@ class Client:
         *,
         max_tokens: int,
         temperature: float = 0.0,
+        top_p: float = 1.0,
         seed: int = 0,
         stop: Sequence[str] = (),
         response_schema: Mapping[str, Any] | None = None,
@@ -113,6 +121,7 @@ class Client:
         logprobs: int | None = None,
         ignore_eos: bool = False,
         stream: bool = False,
+        token_ids: bool = False,
     ) -> Completion:
         """Ask for one completion.
 
@@ -120,6 +129,7 @@ class Client:
             prompt: rendered text, or token ids.
             max_tokens: upper limit of the answer; 0 is allowed with `echo`.
             temperature: 0 is greedy.
+            top_p: share of the probability that is drawn from; 1 is all of it.
             seed: for sampling; without effect at temperature 0.
             stop: texts that end the answer; they are not part of it.
             response_schema: JSON schema the answer is decoded under.
@@ -127,6 +137,7 @@ class Client:
             logprobs: how many alternatives to compute; 0 gives the chosen token alone.
             ignore_eos: go on to `max_tokens` whatever the model says.
             stream: receive token by token and record when each came.
+            token_ids: have the server tell the prompt's token ids, where it can.
 
         Raises:
             RequestFailed: no answer, an error, a time-out, or an answer that is not whole.
@@ -139,6 +150,7 @@ class Client:
             prompt=ids if ids is not None else prompt if isinstance(prompt, str) else tuple(prompt),
             max_tokens=max_tokens,
             temperature=temperature,
+            top_p=top_p,
             seed=seed,
             stop=tuple(stop),
             response_schema=response_schema,
@@ -146,16 +158,44 @@ class Client:
             logprobs=logprobs,
             ignore_eos=ignore_eos,
             stream=stream,
+            token_ids=token_ids,
         )
-        body = self._dialect.body(self.model, ask)
+        body, spoken = self._dialect.body(self.model, ask), self._dialect
+        if stream:
+            answer = await self._patiently(lambda n: self._stream(spoken.path, body, n))
+        else:
+            answer = await self.ask(spoken.path, body, spoken.read)
+        return answer if ids is None else replace(answer, prompt_ids=ids)
+
+    async def ask(
+        self, path: str, body: Mapping[str, Any], read: Callable[[Any], Answer]
+    ) -> Completion:
+        """Post to a route that answers with one completion, with the same patience as `complete`.
+
+        Args:
+            path: route, such as ``/v1/chat/completions``.
+            body: JSON of the request.
+            read: takes the answer's JSON apart; may raise KeyError, TypeError, ValueError and
+                IndexError where it is no answer.
+
+        Raises:
+            RequestFailed: no answer, an error, a time-out, or not an answer that can be read.
+        """
+        return await self._patiently(lambda n: self._whole(path, body, read, n))
+
+    async def _patiently(self, ask: Callable[[int], Awaitable[Completion]]) -> Completion:
+        """One request, sent again while the server says "not now"."""
         for attempt in range(self._retries + 1):
             try:
-                return replace(await self._ask(body, stream, attempt), prompt_ids=ids)
+                return await ask(attempt)
             except RequestFailed as failure:
                 busy = failure.reason in {f"http {code}" for code in _BUSY}
                 if not busy or attempt == self._retries:
                     raise
-            await asyncio.sleep(min(8.0, self._backoff * 2**attempt))
+                pause = min(8.0, self._backoff * 2**attempt)
+                if failure.retry_after is not None:
+                    pause = min(self._patience, failure.retry_after)
+            await asyncio.sleep(pause)
         raise AssertionError("the loop returns or raises")
 
     async def tokenize(self, text: str) -> tuple[Piece, ...]:
@@ -206,8 +246,8 @@ class Client:
             raise RuntimeError("use the client in 'async with'")
         return self._session
 
-    def _guard(self, path: str) -> _Guard:
-        return _Guard(f"{self.base_url}{path}", self._seconds)
+    def _guard(self, path: str) -> Guard:
+        return Guard(f"{self.base_url}{path}", self._seconds)
 
     async def _read(self, response: aiohttp.ClientResponse, path: str) -> str:
         text = (await response.read()).decode("utf-8", "replace")
@@ -217,22 +257,28 @@ class Client:
                 f"http {response.status}",
                 f"the server answered HTTP {response.status}: {said.strip() or '(empty)'}",
                 where=f"{self.base_url}{path}",
+                retry_after=_retry_after(response.headers.get("Retry-After")),
             )
         return text
 
-    async def _ask(self, body: dict[str, Any], stream: bool, attempt: int) -> Completion:
-        path = self._dialect.path
-        session = self._open()
+    async def _stream(self, path: str, body: Mapping[str, Any], attempt: int) -> Completion:
         async with self._guard(path):
             started = time.perf_counter()
-            async with session.post(self.base_url + path, json=body) as response:
-                if stream and response.status == 200:
-                    return await self._streamed(response, started, attempt)
+            async with self._open().post(self.base_url + path, json=body) as response:
+                if response.status != 200:
+                    await self._read(response, path)
+                return await self._streamed(response, started, attempt)
+
+    async def _whole(
+        self, path: str, body: Mapping[str, Any], read: Callable[[Any], Answer], attempt: int
+    ) -> Completion:
+        async with self._guard(path):
+            started = time.perf_counter()
+            async with self._open().post(self.base_url + path, json=body) as response:
                 answer = json.loads(await self._read(response, path))
             last = time.perf_counter()
-            found = self._dialect.read(answer)
             return Completion(
-                **vars(found),
+                **vars(read(answer)),
                 started=started,
                 first_token=None,
                 last=last,
@@ -295,45 +341,15 @@ def run_async(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
             raise
 
 
-class _Guard:
-    """Turns what the network can throw into `RequestFailed`."""
-
-    def __init__(self, where: str, seconds: float) -> None:
-        self._where = where
-        self._seconds = seconds
-
-    async def __aenter__(self) -> None:
+def _retry_after(header: str | None) -> float | None:
+    """Seconds a `Retry-After` header asks for (RFC 9110, 10.2.3): a number, or a date."""
+    if header is None:
         return None
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(value, RequestFailed | None):
-            return
-        if isinstance(value, TimeoutError):
-            raise RequestFailed(
-                "timeout",
-                f"no complete answer within {self._seconds:g} s",
-                where=self._where,
-                fix="raise the time limit of a request, or lower the concurrency",
-            ) from value
-        if isinstance(value, aiohttp.ClientConnectorError):
-            raise RequestFailed(
-                "connection refused", f"cannot connect: {value.strerror}", where=self._where
-            ) from value
-        if isinstance(value, aiohttp.ClientError | ConnectionError):
-            raise RequestFailed(
-                "connection lost",
-                f"the connection broke: {type(value).__name__}",
-                where=self._where,
-                fix="the server may have died; its log is beside the results",
-            ) from value
-        if isinstance(value, ValueError | KeyError | IndexError | TypeError):
-            raise RequestFailed(
-                "malformed answer",
-                f"the answer is not a completion: {type(value).__name__}: {value}",
-                where=self._where,
-            ) from value
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

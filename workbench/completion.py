@@ -23,11 +23,21 @@ class RequestFailed(ServingFailure):
     Args:
         reason: a few words that are equal for equal causes, such as ``http 500`` or ``timeout``.
         what: the whole sentence.
+        retry_after: seconds the server asked to wait before the next try; None: it did not say.
     """
 
-    def __init__(self, reason: str, what: str, *, where: str = "", fix: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        what: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(what, where=where, fix=fix)
         self.reason = reason
+        self.retry_after = retry_after
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (self.reason, self.what, self.where, self.fix))
@@ -56,13 +66,24 @@ class Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said, times apart; the attributes are those of `Completion`."""
+    """What a server said, times apart; the attributes are those of `Completion`.
+
+    Raises:
+        TypeError: one of them is something else.
+    """
 
     text: str
     finish_reason: str | None
     prompt_tokens: int | None
     output_tokens: int | None
     tokens: tuple[Token, ...]
+    prompt_ids: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not isinstance(self.finish_reason, str | None):
+            raise TypeError("the text of an answer, or why it ended, is not a text")
+        if any(type(n) not in (int, type(None)) for n in (self.prompt_tokens, self.output_tokens)):
+            raise TypeError("a count of tokens is not a whole number")
 
 
 @dataclass(frozen=True)
@@ -80,7 +101,7 @@ class Completion:
         last: when the last token (streamed) or the whole answer was received.
         token_times: one time for each token received; empty unless streamed.
         retries: how many times the server said "not now" before.
-        prompt_ids: the prompt's tokens as the server's own tokenizer made them, where it was asked.
+        prompt_ids: the prompt's tokens as the server's own tokenizer made them, where it told.
     """
 
     text: str
@@ -205,6 +226,19 @@ class Stream:
         if "error" in event:
             raise RequestFailed("error in stream", f"the server said: {str(event)[:MAX_QUOTE]}")
         return event
+
+
+def ids_of(value: Any) -> tuple[int, ...] | None:
+    """Token ids a server told; None where it told none.
+
+    Raises:
+        TypeError: it told something else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(type(i) is int for i in value):
+        raise TypeError("token ids that are not a list of numbers")
+    return tuple(value)
 
 
 def tokens_of(choice: Mapping[str, Any]) -> list[Token]:

@@ -21,9 +21,11 @@ from workbench.events import Events
 from workbench.hardware import detect
 from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
 from workbench.quantizers import quantizer
+from workbench.questions import answer_tokens
 from workbench.recipe import Loaded, find_project, load_lock, load_recipe
 from workbench.records import Environment, Plan
 from workbench.store import Results, Run
+from workbench.suite_spec import CADENCES, Cadence
 from workbench.suites import Suite, find_suite, load_suite
 from workbench.tokenizer import Tokenizer
 from workbench.variants import AnyVariant
@@ -43,7 +45,24 @@ class Context:
 
     @cached_property
     def suites(self) -> dict[str, Suite]:
-        """The recipe's suites by name."""
+        """The recipe's suites by name, those left out that are worth their time less often.
+
+        Raises:
+            SuiteError: one is missing or broken.
+            RecipeError: all of them are left out.
+        """
+        wanted = self.loaded.recipe.evaluate.cadence
+        kept = {n: s for n, s in self._suites.items() if not _rarer(s.spec.cadence, wanted)}
+        if not kept:
+            raise RecipeError(
+                f"every suite is worth its time less often than at each {wanted}",
+                where=f"{self.loaded.source}: evaluate.cadence",
+                fix="raise evaluate.cadence, or name a suite with the cadence 'commit'",
+            )
+        return kept
+
+    @cached_property
+    def _suites(self) -> dict[str, Suite]:
         folder = self.loaded.project / "eval_suites"
         names = self.loaded.recipe.evaluate.suites
         return {name: load_suite(find_suite(name, folder)) for name in names}
@@ -82,10 +101,11 @@ class Context:
             },
             suites={name: suite.digest for name, suite in self.suites.items()},
             suite_sizes={
-                name: (len(s.samples), s.spec.max_tokens if s.spec.ask == "generate" else 1)
+                name: (len(s.samples), s.spec.repeats * answer_tokens(s.spec))
                 for name, s in self.suites.items()
             },
             source_digest=source,
+            left_out={n: s.spec.cadence for n, s in self._suites.items() if n not in self.suites},
         )
 
     @property
@@ -161,6 +181,10 @@ class Context:
         if made:
             events.tool(f"create environment {name}", time.monotonic() - begun)
         return environment
+
+
+def _rarer(cadence: Cadence, wanted: Cadence) -> bool:
+    return CADENCES.index(cadence) > CADENCES.index(wanted)
 
 
 def _fetch(loaded: Loaded) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workbench.completion import Answer, Stream, Token, tokens_of
+from workbench.completion import Answer, Stream, Token, ids_of, tokens_of
 
 #: llama.cpp writes this for the logarithm of a probability that is 0 in float32.
 _NOTHING = -1e30
@@ -26,6 +26,7 @@ class Ask:
     prompt: str | tuple[int, ...]
     max_tokens: int
     temperature: float = 0.0
+    top_p: float = 1.0
     seed: int = 0
     stop: tuple[str, ...] = ()
     response_schema: Mapping[str, Any] | None = None
@@ -33,6 +34,7 @@ class Ask:
     logprobs: int | None = None
     ignore_eos: bool = False
     stream: bool = False
+    token_ids: bool = False
 
 
 class Dialect(Protocol):
@@ -87,8 +89,13 @@ class OpenAiDialect:
             "seed": ask.seed,
             "add_special_tokens": False,
         }
+        if ask.top_p < 1:
+            body["top_p"] = ask.top_p
         if ask.stop:
             body["stop"] = list(ask.stop)
+        if ask.token_ids:
+            # With an echo, vLLM then leaves the prompt's text out: its ids stand for it.
+            body["return_token_ids"] = True
         if ask.echo:
             body["echo"] = True
         if ask.logprobs is not None:
@@ -119,6 +126,7 @@ class OpenAiDialect:
             prompt_tokens=usage.get("prompt_tokens"),
             output_tokens=usage.get("completion_tokens"),
             tokens=tuple(tokens_of(choice)),
+            prompt_ids=ids_of(choice.get("prompt_token_ids")),
         )
 
     def stream(self) -> Stream:
@@ -158,6 +166,9 @@ class LlamaCppDialect:
             "cache_prompt": False,
             "return_tokens": True,
         }
+        if ask.top_p < 1:
+            # In this order, as vLLM has it: the temperature is applied first.
+            body |= {"samplers": ["temperature", "top_p"], "top_p": ask.top_p}
         if ask.stop:
             body["stop"] = list(ask.stop)
         if ask.logprobs is not None:

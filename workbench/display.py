@@ -89,6 +89,10 @@ class _State:
         if kind == "done":
             row.state, row.ended, row.note = "done", now, ""
             return f"{row.name}: done in {row.elapsed(now)}"
+        if kind == "restart":
+            return f"{row.name}: the server died and is started again ({event['what']})"
+        if kind == "left out":
+            return f"{row.name}: {event['what']}"
         if kind in ("error", "interrupted"):
             row.state, row.ended, row.note = "failed", now, event.get("what", kind)
             return f"{row.name}: {row.note}"

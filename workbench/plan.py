@@ -15,7 +15,7 @@ invalidate what was measured on the old ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.base import BASELINE, BASELINE_GGUF
@@ -78,9 +78,10 @@ class Facts:
         checkpoint: the unquantized checkpoint.
         hardware: this machine.
         locks: environment name -> lock digest.
-        suites: suite name -> digest.
-        suite_sizes: suite name -> (samples, most tokens an answer may have).
+        suites: suite name -> digest; those the recipe's cadence leaves out are not among them.
+        suite_sizes: suite name -> (samples, most tokens its answers to one may have together).
         source_digest: of the calibration source; None where the recipe calibrates nothing.
+        left_out: suite name -> its cadence, of suites the recipe's cadence leaves out.
     """
 
     checkpoint: Checkpoint
@@ -89,6 +90,7 @@ class Facts:
     suites: Mapping[str, str]
     suite_sizes: Mapping[str, tuple[int, int]]
     source_digest: str | None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,12 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
         }
         if engine == "llamacpp":  # its server is started with a slot for each
             served["at_a_time"] = most_at_a_time(recipe)
-        evaluate = recipe.evaluate.model_dump(mode="json", exclude={"suites", "request_seconds"})
+        # How long one waits, and what is left out, decide nothing of what is asked.
+        aside = dict.fromkeys(("suites", "cadence", "request_seconds", "total_seconds"), True)
+        evaluate = recipe.evaluate.model_dump(
+            mode="json",
+            exclude={**aside, "judge": {"key_env", "concurrency", "request_seconds"}},
+        )
         evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant in recipe.references
         add(
             "evaluate",
@@ -217,7 +224,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             {
                 "served": served,
                 "evaluate": evaluate,
-                "suites": {name: facts.suites[name] for name in recipe.evaluate.suites},
+                "suites": dict(facts.suites),
                 "tokenizer": source["tokenizer"],
                 "template": source["template"],
             },
@@ -286,6 +293,8 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
             if have is not None and record.inputs.get("weights") != have:
                 cached, reason = False, "the weights were made again with other bytes"
         all_cached = all_cached and cached
+        if step.kind == "evaluate" and facts.left_out:
+            reason += f"; {left_out(loaded, facts)}"
         seconds, memory = _estimate(step, loaded, facts)
         steps.append(
             PlanStep(
@@ -317,6 +326,12 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
         )
     )
     return Plan(run=run.name, recipe_digest=loaded.digest, steps=tuple(steps))
+
+
+def left_out(loaded: Loaded, facts: Facts) -> str:
+    """In words, which suites the recipe's cadence leaves out."""
+    names = ", ".join(f"{name} ({cadence})" for name, cadence in facts.left_out.items())
+    return f"left out at cadence {loaded.recipe.evaluate.cadence}: {names}"
 
 
 def _decided(run: Run) -> str | None:

@@ -43,10 +43,12 @@ class Scored:
     Attributes:
         total: sum of the log-probabilities of its tokens, natural logarithm.
         prompt_tokens: tokens of prompt and choice together.
+        prompt_ids: those tokens, as the server made them; None: it did not tell.
     """
 
     total: float
     prompt_tokens: int
+    prompt_ids: tuple[int, ...] | None = None
 
 
 class Ranking(Protocol):
@@ -81,10 +83,10 @@ class EchoRanking:
     ) -> Scored:
         """One request."""
         answer = await client.complete(
-            question.prompt + choice, max_tokens=0, echo=True, logprobs=0
+            question.prompt + choice, max_tokens=0, echo=True, logprobs=0, token_ids=True
         )
         total = likelihood(question, choice, answer, tokenizer, self._engine)
-        return Scored(total, answer.prompt_tokens or 0)
+        return Scored(total, answer.prompt_tokens or 0, answer.prompt_ids)
 
 
 class ForcedRanking:
@@ -120,7 +122,7 @@ class ForcedRanking:
             raise RequestFailed(
                 "no logprobs", f"choice {choice!r} has no log-probability that is a number"
             )
-        return Scored(total, len(ids))
+        return Scored(total, len(ids), tuple(ids))
 
     async def _values(
         self, client: Client, before: Sequence[int], forced: Sequence[Piece]

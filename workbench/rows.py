@@ -25,9 +25,26 @@ from workbench.store import disk_errors, write_atomic
 SYNC_SECONDS = 1.0
 
 
+#: How the error of a row begins whose answer is there and only the judge's word is not.
+NOT_JUDGED = "not judged: "
+#: What a row says of the question it answers, beside its id and repeat.
+IDENTITY = (
+    *("prompt_digest", "target_digest", "sampling_digest"),
+    *("template_digest", "tokenizer_digest", "cluster"),
+)
+
+
 def rows_digest(rows: Iterable[SampleRow]) -> str:
     """Digest of what was asked, answered and scored, in sample order; timings are left out."""
-    return content_id([[r.id, r.prompt_digest, r.target_digest, r.output, r.score] for r in rows])
+    return content_id(
+        [
+            [
+                *(r.id, r.repeat, *(getattr(r, name) for name in IDENTITY), r.tokens_digest),
+                *(r.output, r.score, r.error is None, list(r.flags)),
+            ]
+            for r in rows
+        ]
+    )
 
 
 def altered(folder: Path, record: Evaluation) -> str:
@@ -47,7 +64,7 @@ def read_rows(path: Path) -> tuple[SampleRow, ...]:
     """Every row of a finished file, in its order.
 
     Raises:
-        StoreError: the file is missing, a line is not a row, or an id is there twice.
+        StoreError: the file is missing, a line is not a row, or a sample is there twice.
     """
     rows: list[SampleRow] = []
     lines: dict[str, int] = {}
@@ -59,26 +76,28 @@ def read_rows(path: Path) -> tuple[SampleRow, ...]:
             raise StoreError(
                 f"a line is not a row: {bad}", where=where, fix="run the evaluation again"
             ) from None
-        if row.id in lines:
+        if row.key in lines:
             raise StoreError(
-                f"sample '{row.id}' has two rows, the first in line {lines[row.id]}",
+                f"sample '{row.key}' has two rows, the first in line {lines[row.key]}",
                 where=where,
                 fix="run the evaluation again",
             )
-        lines[row.id] = number
+        lines[row.key] = number
         rows.append(row)
     return tuple(rows)
 
 
-def keep_rows(path: Path, digests: Mapping[str, tuple[str, str]]) -> dict[str, SampleRow]:
+def keep_rows(path: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, SampleRow]:
     """What an unfinished file holds that need not be asked again.
 
     Args:
         path: may be missing; a torn or damaged line is as if it were not there.
-        digests: sample id -> prompt digest and target digest, as they are now.
+        asked: key of a row -> the fields of `IDENTITY`, as they are now.
 
     Returns:
-        Rows by id: answered without error, of a sample that is still asked in these words.
+        Rows by key: answered without error, of a sample that is still asked in these words, drawn
+        in this way and scored against this target. An answer that only was not judged is kept, as
+        one that waits for it.
     """
     kept: dict[str, SampleRow] = {}
     for line in _read(path, missing_ok=True):
@@ -86,8 +105,12 @@ def keep_rows(path: Path, digests: Mapping[str, tuple[str, str]]) -> dict[str, S
             row = _parse(line)
         except ValueError:
             continue
-        if row.error is None and digests.get(row.id) == (row.prompt_digest, row.target_digest):
-            kept[row.id] = row
+        if (row.error or "").startswith(NOT_JUDGED):
+            row = row.model_copy(update={"error": None})
+        now = asked.get(row.key)
+        same = now is not None and all(getattr(row, name) == now[name] for name in IDENTITY)
+        if row.error is None and same:
+            kept[row.key] = row
     return kept
 
 

@@ -27,6 +27,7 @@ from workbench.questions import TOO_LONG
 from workbench.recipe import dump_lock
 from workbench.records import Evaluation, Gate, Plan, PlanStep
 from workbench.rows import read_rows
+from workbench.servers import Endpoint
 from workbench.serving import served
 from workbench.store import RECORD, read_record, write_atomic, write_record
 
@@ -90,17 +91,17 @@ def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outco
         events = EventReader(folder.events)
         executed: list[str] = []
         with contextlib.ExitStack() as server:
-            held = None
+            held: Endpoint | None = None
             while step := _next(plan, wanted, executed):
                 needs = step.variant if step.kind in ("evaluate", "profile") else None
-                if held and held != needs:
+                # A server that died under a step that went on without it is replaced.
+                if held and (held.model != needs or not held.alive()):
                     server.close()
                     held = None
                 if needs and not held:
                     step_events = context.events.of(step.name)
                     step_events.emit("start")
-                    server.enter_context(served(context, needs, step_events))
-                    held = needs
+                    held = server.enter_context(served(context, needs, step_events))
                 _execute(context, step)
                 executed.append(step.name)
                 plan = context.plan()

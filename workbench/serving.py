@@ -185,6 +185,7 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         folder=folder,
         kv_cache=getattr(chosen, "kv_cache", "auto"),
         concurrency=most_at_a_time(context.loaded.recipe),
+        tools=any(suite.spec.ask == "call_tools" for suite in context.suites.values()),
         extra_env=extra,
         progress=events.progress,
     ) as endpoint:

@@ -12,7 +12,6 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
@@ -26,7 +25,7 @@ from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.errors import StoreError, WorkbenchError
-from workbench.evaluate import run_suite
+from workbench.evaluating import evaluate_variant
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
 from workbench.profile import run_profile
@@ -39,7 +38,6 @@ from workbench.records import (
     PlanStep,
     Profile,
     Record,
-    SuiteResult,
 )
 from workbench.serving import baseline_manifest, digest_cache, manifest, served
 from workbench.store import (
@@ -266,63 +264,16 @@ def evaluate(context: Context, variant: str = "") -> Evaluation:
     """Ask every suite of one variant; the baseline is asked twice where the recipe wants it.
 
     Raises:
-        ServingFailure: the server died; what it had answered is kept for the next attempt.
+        ServingFailure: the server died twice; what it had answered is kept for the next attempt.
     """
     chosen = context.variant(variant)
     step = context.spec(f"evaluate:{chosen.name}")
     made = manifest(context, chosen.name)
 
     def make(folder: Path) -> Evaluation:
-        return _evaluate(context, chosen, step, made, folder)
+        return evaluate_variant(context, chosen.name, step, made, folder)
 
     return _once(context, step, Evaluation, make, of=made)
-
-
-def _evaluate(
-    context: Context, chosen: AnyVariant, step: StepSpec, made: Manifest, folder: Path
-) -> Evaluation:
-    spec, events = context.loaded.recipe.evaluate, context.events.of(step.name)
-    begun = time.monotonic()
-    with served(context, chosen.name, events) as endpoint:
-        conditions = {
-            "engine": endpoint.serving.engine,
-            "engine_version": endpoint.serving.engine_version,
-            "dtype": endpoint.serving.dtype.value,
-            "max_model_len": endpoint.serving.max_model_len,
-            "hardware": endpoint.serving.hardware,
-            "concurrency": spec.concurrency,
-        }
-
-        def ask(name: str, rows: Path) -> SuiteResult:
-            asked = time.monotonic()
-            result = run_suite(
-                endpoint,
-                context.suites[name],
-                context.tokenizer,
-                rows=rows,
-                conditions=conditions,
-                concurrency=spec.concurrency,
-                limit=spec.limit,
-                request_seconds=spec.request_seconds,
-                progress=events.progress,
-            )
-            events.tool(f"ask {name}", time.monotonic() - asked)
-            return result
-
-        suites = [ask(name, folder / f"{name}.jsonl") for name in spec.suites]
-        repeat: list[SuiteResult] = []
-        if step.spec["evaluate"]["noise_floor"]:
-            repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in spec.suites]
-        return Evaluation(
-            id=step.id,
-            variant=chosen.name,
-            inputs={"weights": made.weights_digest, "served": endpoint.serving.served_digest},
-            serving=endpoint.serving,
-            suites=tuple(suites),
-            repeat=tuple(repeat),
-            seconds=time.monotonic() - begun,
-            finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
 
 
 @_step("profile")

@@ -205,6 +205,16 @@ def _policy(context: Context) -> list[Finding]:
                 fix=did_you_mean(check.suite, recipe.evaluate.suites)
                 + "add it to evaluate.suites, or take the check out",
             )
+        if check.suite in context.facts.left_out:
+            findings.append(
+                Finding(
+                    "warn",
+                    f"suite '{check.suite}' is left out (its cadence is "
+                    f"{context.facts.left_out[check.suite]}, the recipe's "
+                    f"{recipe.evaluate.cadence}): its check can only be MISSING",
+                )
+            )
+            continue
         n = min(context.facts.suite_sizes[check.suite][0], recipe.evaluate.limit or 10**9)
         if n < check.min_n:
             findings.append(

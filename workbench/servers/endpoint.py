@@ -64,6 +64,17 @@ class Endpoint:
         spoken = dialect(self.serving.engine)
         return Client(self.base_url, self.key, self.model, dialect=spoken, **settings)
 
+    def alive(self) -> bool:
+        """Whether it still says that it is well: its process may be gone, or its engine.
+
+        A server too busy to say so in time is one that lives.
+        """
+        try:
+            get_text(self.base_url, self.key, self.model, "/health", 10.0)
+        except RequestFailed as failure:
+            return failure.reason == "timeout"
+        return True
+
     def rss(self) -> int | None:
         """Resident bytes of the server's process tree now; None when it is gone."""
         return resident([self.pid, *descendants(self.pid)]) or None

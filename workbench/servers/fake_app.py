@@ -7,7 +7,8 @@ can fail) runs in seconds on any machine. It is shipped, not a test double.
 What it answers is a function of the prompt and of the checkpoint folder:
 
 - `WORKBENCH_FAKE_ANSWERS` names a JSON file, sha256 of a prompt -> ``{"text": a right answer,
-  "choices": {choice: log-probability}}``. A prompt it does not know gets seeded gibberish.
+  "choices": {choice: log-probability}}``, and digest of a request with tools -> ``{"tool_calls":
+  [...]}``. What it does not know gets seeded gibberish.
 - `workbench_fake.json` in the checkpoint folder may hold ``damage``, the share of prompts answered
   wrongly *on top of* `fake_brain.BASE_ERROR`, which all checkpoints share.
 - `WORKBENCH_FAKE_FAULTS`, a JSON object (or the same keys in `workbench_fake.json`), makes it fail
@@ -30,6 +31,7 @@ from typing import Any
 
 from aiohttp import web
 
+from workbench import tool_calls
 from workbench.digest import sha256_text
 from workbench.servers.fake_brain import WORDS, Brain, tokenize
 
@@ -44,6 +46,8 @@ class Faults:
         never_ready: listen, but never answer `/health` with 200.
         fail_after_health: answer `/health` with 200 and every completion with HTTP 500.
         die_after: die by SIGKILL when this completion request arrives (1 is the first); 0: never.
+        die_times: so many processes die of `die_after`, counted in a file beside the known answers;
+            later ones live; 0: each one dies.
         error_every: answer every so many-th completion with HTTP 500; 0: never.
         busy_first: answer so many completions with HTTP 503 first.
         busy_every: answer every so many-th completion with HTTP 503; 0: never.
@@ -61,6 +65,7 @@ class Faults:
     never_ready: bool = False
     fail_after_health: bool = False
     die_after: int = 0
+    die_times: int = 0
     error_every: int = 0
     busy_first: int = 0
     busy_every: int = 0
@@ -83,7 +88,10 @@ class Faults:
 class App:
     """The routes."""
 
-    def __init__(self, model: str, key: str, brain: Brain, faults: Faults) -> None:
+    def __init__(
+        self, model: str, key: str, brain: Brain, faults: Faults, deaths: Path | None = None
+    ) -> None:
+        self._deaths = deaths
         self._model = model
         self._key = key
         self._brain = brain
@@ -99,6 +107,7 @@ class App:
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/v1/models", self.models)
         app.router.add_post("/v1/completions", self.completions)
+        app.router.add_post(tool_calls.PATH, self.completions)
         return app
 
     async def health(self, request: web.Request) -> web.Response:
@@ -142,7 +151,7 @@ class App:
             )
         faults = self._faults
         if faults.die_after and self._asked >= faults.die_after:
-            os.kill(os.getpid(), 9)
+            self._die()
         if faults.fail_after_health or (
             faults.error_every and self._asked % faults.error_every == 0
         ):
@@ -152,7 +161,36 @@ class App:
             faults.busy_every and self._asked % faults.busy_every == 0
         ):
             return web.json_response({"error": "try again"}, status=503)
+        if request.path == tool_calls.PATH:
+            return await self._call_tools(body)
         return await self._complete(request, body)
+
+    def _die(self) -> None:
+        if self._deaths is not None:
+            before = self._deaths.stat().st_size if self._deaths.exists() else 0
+            if before >= self._faults.die_times > 0:
+                return
+            with self._deaths.open("ab") as file:
+                file.write(b".")
+        os.kill(os.getpid(), 9)
+
+    async def _call_tools(self, body: dict[str, Any]) -> web.Response:
+        """The calls of a chat with tools; it has no template and tells no token ids."""
+        messages, tools = body["messages"], body["tools"]
+        calls = self._brain.calls(tool_calls.request_digest(messages, tools), tools)
+        count = sum(len(tokenize(message["content"])) for message in messages)
+        made = sum(len(tokenize(call["arguments"])) + 1 for call in calls)
+        await asyncio.sleep((self._faults.ttft_ms + self._faults.itl_ms * made) / 1000)
+        said = [
+            {"id": f"call-{i}", "type": "function", "function": call}
+            for i, call in enumerate([] if self._faults.empty else calls)
+        ]
+        message = {"role": "assistant", "content": None, "tool_calls": said}
+        self._prompt_tokens += count
+        self._output_tokens += made
+        usage = {"prompt_tokens": count, "completion_tokens": made, "total_tokens": count + made}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        return web.json_response({"object": "chat.completion", "choices": [choice], "usage": usage})
 
     async def _complete(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         prompt = body["prompt"]
@@ -277,7 +315,9 @@ def main() -> int:
         float(settings.get("damage", 0.0)),
         str(settings.get("salt", "damage")),
     )
-    app = App(arguments.model, os.environ.get("VLLM_API_KEY", ""), brain, faults)
+    answers = os.environ.get("WORKBENCH_FAKE_ANSWERS")
+    deaths = Path(answers).with_name("deaths") if answers else None
+    app = App(arguments.model, os.environ.get("VLLM_API_KEY", ""), brain, faults, deaths)
 
     async def serve() -> None:
         await asyncio.sleep(faults.start_seconds)

@@ -60,6 +60,20 @@ class Brain:
             return json.dumps(instance_of(schema, dice))
         return " ".join(dice.choice(WORDS) for _ in range(dice.randint(4, 12)))
 
+    def calls(self, digest: str, tools: list[dict[str, Any]]) -> list[dict[str, str]]:
+        """The tool calls that answer a request: the known ones, or a made-up one.
+
+        Args:
+            digest: of the request, see `workbench.tool_calls.request_digest`.
+            tools: the functions it offers.
+        """
+        entry = self._known.get(digest)
+        if entry is not None and self.is_right(digest):
+            return [_call(call["name"], call["arguments"]) for call in entry["tool_calls"]]
+        dice = random.Random(digest)
+        function = dice.choice(tools)["function"]
+        return [_call(function["name"], instance_of(function.get("parameters") or {}, dice))]
+
     def logprobs(self, text: str) -> list[float]:
         """One log-probability for each token of a text.
 
@@ -91,6 +105,10 @@ class Brain:
                 return position, float(choices[text[position:]])
             digest.update(character.encode("utf-8", "surrogatepass"))
         return len(text), None
+
+
+def _call(name: str, arguments: Any) -> dict[str, str]:
+    return {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
 
 
 def instance_of(schema: dict[str, Any], dice: random.Random) -> Any:

@@ -33,6 +33,9 @@ _RESERVED = {
     "--config": "name its arguments one by one, so that they are on record",
     "--kv-cache-dtype": "use 'kv_cache: fp8' of a variant, which calibrates the scales for it",
 }
+#: Hermes' form of a call, ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``, is the most
+#: common one (Hermes, Qwen, SmolLM).
+TOOL_PARSER = "hermes"
 _KERNEL = re.compile(r"\bUsing ([A-Za-z0-9]*Kernel[A-Za-z0-9]*)\b|\bSelected (\w*Kernel\w*) for\b")
 _BACKEND = re.compile(r"\bUsing ([A-Z][A-Z0-9_]+) (?:attention )?backend\b")
 _KV = re.compile(
@@ -92,6 +95,13 @@ class VllmEngine:
                 reason="a cached prefix is computed in other shapes than a fresh one, so an answer "
                 "would depend on what was asked before, and the time to first token too",
             )
+        if launch.tools:
+            parser = tool_parser(spec.args)
+            choices["tool_call_parser"] = parser
+            if not _given(spec.args, "--enable-auto-tool-choice"):
+                words.append("--enable-auto-tool-choice")
+            if not _given(spec.args, "--tool-call-parser"):
+                words += ["--tool-call-parser", parser.value]
         if launch.kv_cache == "fp8":
             choices["kv_cache_dtype"] = kv_dtype(launch)
         if kv_cache_is_fp8(launch):
@@ -140,6 +150,24 @@ def check_args(args: tuple[str, ...]) -> None:
             raise RecipeError(
                 f"serve.args may not set {name}", where="serve.args", fix=_RESERVED[name]
             )
+
+
+def tool_parser(args: tuple[str, ...]) -> Choice:
+    """The parser that finds calls in what a model says: the recipe's, or the most common one."""
+    for place, argument in enumerate(args):
+        name, _, value = argument.partition("=")
+        if name.replace("_", "-") == "--tool-call-parser":
+            after = args[place + 1] if place + 1 < len(args) else ""
+            return Choice(value=value or after, reason="serve.args of the recipe")
+    return Choice(
+        value=TOOL_PARSER,
+        reason="a suite calls tools; it reads calls as Hermes, Qwen and SmolLM models write them "
+        "(another: serve.args: [--tool-call-parser=NAME])",
+    )
+
+
+def _given(args: tuple[str, ...], name: str) -> bool:
+    return any(argument.partition("=")[0].replace("_", "-") == name for argument in args)
 
 
 def kv_cache_is_fp8(launch: Launch) -> bool:

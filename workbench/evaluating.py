@@ -1,0 +1,182 @@
+"""The evaluate step: every suite of one variant, over a server that may die once.
+
+A run holds one server for a variant and the step asks it through the lease; by hand the step starts
+its own. Either may die in the middle. Then the step starts another one, once, and asks there what
+was not answered; rows that are there stay. A second death ends the step as a serving failure, and
+the next run goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from workbench.context import Context
+from workbench.errors import ServingFailure
+from workbench.evaluate import run_suite
+from workbench.events import Events
+from workbench.plan import StepSpec, left_out
+from workbench.records import Evaluation, Manifest, SuiteResult
+from workbench.servers import LOG, Endpoint
+from workbench.serving import served
+
+
+class Servers:
+    """The server of one step: the one it began with, or the one that took its place.
+
+    Args:
+        context: of the run.
+        variant: what is served.
+        events: of the step; a restart is told there.
+    """
+
+    def __init__(self, context: Context, variant: str, events: Events) -> None:
+        self._context = context
+        self._variant = variant
+        self._events = events
+        self._stack = contextlib.ExitStack()
+        self._folder = context.run.variant(variant) / "server"
+        self.endpoint: Endpoint
+        self.restarts = 0
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._stack.__exit__(kind, value, trace)
+
+    def ask(self, use: Callable[[Endpoint], SuiteResult]) -> SuiteResult:
+        """Ask a suite of the server, and what it left of a second one where it died.
+
+        Args:
+            use: asks what has no answer yet; called again after a restart.
+
+        Raises:
+            ServingFailure: it fails and lives, or it is the second that died.
+        """
+        while True:
+            try:
+                result = use(self.endpoint)
+            except ServingFailure as failure:
+                if self.endpoint.alive():
+                    raise
+                self._replace(failure.what, failure)
+            else:
+                # The last answers of a dying server are errors, and nobody was left to refuse.
+                if not result.failed or self.endpoint.alive():
+                    return result
+                self._replace(f"the server is gone after suite '{result.suite}'", None)
+
+    def _replace(self, what: str, failure: ServingFailure | None) -> None:
+        if self.restarts:
+            raise ServingFailure(
+                f"the server of variant '{self._variant}' died a second time: {what}",
+                where=str(self._folder / LOG),
+                fix="read its log, and the first one's beside it; what was answered is kept, the "
+                "same command goes on there",
+            ) from failure
+        self.restarts += 1
+        self._events.emit("restart", what=what)
+        self._stack.close()
+        log = self._folder / LOG
+        if log.exists():
+            log.replace(log.with_name(f"died.{LOG}"))
+        self._open()
+
+    def _open(self) -> None:
+        again = served(self._context, self._variant, self._events)
+        self.endpoint = self._stack.enter_context(again)
+
+
+def evaluate_variant(
+    context: Context, variant: str, step: StepSpec, made: Manifest, folder: Path
+) -> Evaluation:
+    """Ask every suite of a variant, of a reference twice where the recipe wants it.
+
+    Args:
+        context: of the run.
+        variant: its name.
+        step: the evaluate step of it.
+        made: its manifest.
+        folder: of the step's artifact; rows are written there.
+
+    Raises:
+        ServingFailure: the server died twice, or does not answer; what it answered is kept.
+        RecipeError: a suite cannot be asked of this engine or checkpoint.
+    """
+    spec, events = context.loaded.recipe.evaluate, context.events.of(step.name)
+    begun = time.monotonic()
+    if context.facts.left_out:
+        events.emit("left out", what=left_out(context.loaded, context.facts))
+    spent: dict[str, float] = {}
+    with Servers(context, variant, events) as servers:
+
+        def ask(name: str, rows: Path) -> SuiteResult:
+            def use(endpoint: Endpoint) -> SuiteResult:
+                asked, limit = time.monotonic(), spec.total_seconds
+                try:
+                    return run_suite(
+                        endpoint,
+                        context.suites[name],
+                        context.tokenizer,
+                        rows=rows,
+                        conditions=conditions(context, endpoint),
+                        concurrency=spec.concurrency,
+                        limit=spec.limit,
+                        request_seconds=spec.request_seconds,
+                        # A restart does not give a suite its time again.
+                        total_seconds=limit and max(0.0, limit - spent.get(rows.name, 0.0)),
+                        judge=spec.judge,
+                        progress=events.progress,
+                    )
+                finally:
+                    seconds = time.monotonic() - asked
+                    spent[rows.name] = spent.get(rows.name, 0.0) + seconds
+                    events.tool(f"ask {name}", seconds)
+
+            return servers.ask(use)
+
+        suites = [ask(name, folder / f"{name}.jsonl") for name in context.suites]
+        repeat: list[SuiteResult] = []
+        if step.spec["evaluate"]["noise_floor"]:
+            repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in context.suites]
+        serving = servers.endpoint.serving
+        return Evaluation(
+            id=step.id,
+            variant=variant,
+            inputs={"weights": made.weights_digest, "served": serving.served_digest},
+            serving=serving,
+            suites=tuple(suites),
+            repeat=tuple(repeat),
+            restarts=servers.restarts,
+            seconds=time.monotonic() - begun,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+def conditions(context: Context, endpoint: Endpoint) -> dict[str, Any]:
+    """What of the server must be equal for two results to pair.
+
+    Not the lane: an emulated variant pairs with a baseline that runs natively.
+    """
+    recipe, serving = context.loaded.recipe, endpoint.serving
+    return {
+        "engine": serving.engine,
+        "engine_version": serving.engine_version,
+        "args": list(recipe.serve.args),
+        "dtype": serving.dtype.value,
+        "max_model_len": serving.max_model_len,
+        "hardware": serving.hardware,
+        "concurrency": recipe.evaluate.concurrency,
+    }
