@@ -241,7 +241,7 @@ def _policy(context: Context) -> list[Finding]:
     gated = [tier for tier in tiers if tier != "advisory"]
     if not gated:
         findings.append(Finding("warn", "the policy gates nothing: no variant can be GO"))
-    unchecked = sorted({*context.facts.suites} - {c.suite for c in policy.quality})
+    unchecked = sorted({*recipe.evaluate.suites} - {c.suite for c in policy.quality})
     if unchecked:
         findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
     text = f"policy '{policy.name}': {len(gated)} gated checks per variant"
