@@ -757,9 +757,8 @@ def test_a_judge_grades_what_was_answered_and_is_asked_again_alone(
         rows = read_rows(tmp_path / "mine.jsonl")
         assert (rows[2].error or "").startswith("not judged: ") and rows[2].output == "Aq2"
         assert rows[2].score is None and first.failed == 1
-        assert all(
-            r.score is not None and r.grade["judge"] == ["judge-1"] for r in rows if not r.error
-        )
+        assert [r.score for r in rows] == [0.0, 1.0, None, 1.0]
+        assert all(r.grade["judge"] == ["judge-1"] for r in rows if not r.error)
         away.clear()
         asked = len(j.bodies)
         second = ask(server, of, judge=spec)

@@ -17,6 +17,7 @@ from workbench.calibration_spec import HubSource
 from workbench.checkpoint import inspect
 from workbench.digest import content_id, sha256_file
 from workbench.errors import CheckpointError, RecipeError
+from workbench.evaluate import check_judge
 from workbench.events import Events
 from workbench.hardware import detect
 from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
@@ -49,7 +50,7 @@ class Context:
 
         Raises:
             SuiteError: one is missing or broken.
-            RecipeError: all of them are left out.
+            RecipeError: all of them are left out, or one needs a judge and there is none.
         """
         wanted = self.loaded.recipe.evaluate.cadence
         kept = {n: s for n, s in self._suites.items() if not _rarer(s.spec.cadence, wanted)}
@@ -59,6 +60,8 @@ class Context:
                 where=f"{self.loaded.source}: evaluate.cadence",
                 fix="raise evaluate.cadence, or name a suite with the cadence 'commit'",
             )
+        for suite in kept.values():
+            check_judge(suite, self.loaded.recipe.evaluate.judge)
         return kept
 
     @cached_property

@@ -82,12 +82,7 @@ def run_suite(
     spec = suite.spec
     shown = spec.ask == "call_tools" and shows_tools(spec, suite.samples[0], tokenizer)
     how = _how(endpoint, suite, shown)
-    if spec.scorer.name == "judge" and judge is None:
-        raise RecipeError(
-            f"suite '{spec.name}' is scored by a judge, and the recipe names none",
-            where="evaluate.judge",
-            fix="name its endpoint (url, model, key_env), or leave the suite out",
-        )
+    check_judge(suite, judge)
     questions = prepare_all(
         suite, suite.samples[:limit], tokenizer, endpoint.serving.max_model_len, how or ""
     )
@@ -122,6 +117,20 @@ def run_suite(
         rows_file=rows.name,
         lane=endpoint.serving.lane.name,
     )
+
+
+def check_judge(suite: Suite, judge: JudgeSpec | None) -> None:
+    """Refuse a suite that is scored by a judge where there is none.
+
+    Raises:
+        RecipeError: so it is.
+    """
+    if suite.spec.scorer.name == "judge" and judge is None:
+        raise RecipeError(
+            f"suite '{suite.spec.name}' is scored by a judge, and the recipe names none",
+            where="evaluate.judge",
+            fix="name its endpoint (url, model, key_env), or leave the suite out",
+        )
 
 
 def summarize(
