@@ -17,6 +17,7 @@ from workbench.base import BASELINE
 from workbench.records import (
     Checkpoint,
     CheckStatus,
+    Divergence,
     Evaluation,
     Manifest,
     Profile,
@@ -39,6 +40,7 @@ class VariantEvidence:
         profile: latency and memory.
         reference: name of the unquantized variant it is paired with, which the same engine serves.
         repeat_rows: suite -> rows of the second pass (A/A) of a further reference.
+        divergence: its distributions against its reference's; only shown.
     """
 
     variant: str
@@ -49,6 +51,7 @@ class VariantEvidence:
     profile: Profile | None = None
     reference: str = BASELINE
     repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+    divergence: Divergence | None = None
 
 
 @dataclass(frozen=True)

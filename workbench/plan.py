@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.digest import content_id, sha256_file
+from workbench.divergence_inputs import held_out_inputs
 from workbench.errors import StoreError
 from workbench.integrity import flaw
 from workbench.quantizers import quantizer
@@ -80,7 +81,7 @@ class Facts:
         locks: environment name -> lock digest.
         suites: suite name -> digest.
         suite_sizes: suite name -> (samples, most tokens an answer may have).
-        source_digest: of the calibration source; None where the recipe calibrates nothing.
+        source_digest: of the calibration source; None where nothing of it is read.
     """
 
     checkpoint: Checkpoint
@@ -195,6 +196,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             },
         )
     serve = recipe.serve.model_dump(mode="json", exclude={"port", "startup_seconds"})
+    corpus = held_out_inputs(recipe, facts.source_digest, sets)
     for variant in recipe.all_variants:
         lane = variant_lane(loaded, variant, facts)
         engine = recipe.engine(variant)
@@ -220,6 +222,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
                 "suites": {name: facts.suites[name] for name in recipe.evaluate.suites},
                 "tokenizer": source["tokenizer"],
                 "template": source["template"],
+                **corpus,
             },
         )
         if recipe.profile and variant.name not in recipe.replicas:
@@ -243,6 +246,8 @@ def evidence_digests(loaded: Loaded, run: Run) -> dict[str, str]:
             found[f"{variant.name}/{name}"] = content_id(path.read_text("utf-8", "surrogateescape"))
         for rows in sorted((folder / "eval").glob("*.jsonl")):
             found[f"{variant.name}/eval/{rows.name}"] = sha256_file(rows)
+        if (path := folder / "divergence.json").is_file():
+            found[f"{variant.name}/divergence.json"] = sha256_file(path)
     return found
 
 

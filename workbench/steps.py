@@ -25,6 +25,8 @@ from workbench.collect import collect, decided, write_report
 from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
+from workbench.divergence_step import publish as publish_divergence
+from workbench.divergence_step import traced
 from workbench.errors import StoreError, WorkbenchError
 from workbench.evaluate import run_suite
 from workbench.integrity import flaw
@@ -146,6 +148,8 @@ def _publish(context: Context, step: StepSpec, record: R) -> R:
         published = context.run.published(step.kind, step.variant)
         record = cast("R", compared(context, spec, record, published))
     write_if_new(context.run.published(step.kind, step.variant), dump_record(record))
+    if isinstance(record, Evaluation) and step.variant:
+        publish_divergence(context, step.variant)
     if isinstance(record, Calibration) and record.contamination:
         refuse(record.contamination, f"{context.loaded.source}: calibration")
     return record
@@ -313,6 +317,10 @@ def _evaluate(
         repeat: list[SuiteResult] = []
         if step.spec["evaluate"]["noise_floor"]:
             repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in spec.suites]
+        asked = time.monotonic()
+        divergence = traced(context, endpoint, folder, events.progress)
+        if divergence:
+            events.tool("ask divergence", time.monotonic() - asked)
         return Evaluation(
             id=step.id,
             variant=chosen.name,
@@ -320,6 +328,7 @@ def _evaluate(
             serving=endpoint.serving,
             suites=tuple(suites),
             repeat=tuple(repeat),
+            divergence=divergence,
             seconds=time.monotonic() - begun,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )

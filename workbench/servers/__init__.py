@@ -75,6 +75,7 @@ def serve(
     folder: Path,
     kv_cache: str = "auto",
     concurrency: int = 1,
+    top_logprobs: int = 0,
     canary: Canary | None = None,
     extra_env: Mapping[str, str] | None = None,
     progress: Progress = silent,
@@ -95,6 +96,7 @@ def serve(
         folder: for the log, the lease and `metrics.txt`; created.
         kv_cache: ``fp8`` where the variant asks for an FP8 KV cache.
         concurrency: most requests the recipe sends at a time; an engine makes room for them.
+        top_logprobs: most log-probabilities of one position the recipe asks for.
         canary: what it must answer; None: the default one.
         extra_env: more environment variables for the process.
         progress: called with the seconds waited, 0, and what the server does.
@@ -117,6 +119,7 @@ def serve(
         kv_cache=kv_cache,
         twin=twin_of is not None,
         concurrency=concurrency,
+        top_logprobs=top_logprobs,
     )
     command = kind.command(launch)
     key = secrets.token_urlsafe(32)

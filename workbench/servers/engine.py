@@ -37,6 +37,7 @@ class Launch:
         kv_cache: ``fp8`` where the variant asks for an FP8 KV cache, else ``auto``.
         twin: whether `checkpoint` is a dequantized twin, which has no scales of a KV cache.
         concurrency: most requests the recipe sends at a time.
+        top_logprobs: most log-probabilities of one position that are asked for.
     """
 
     spec: ServeSpec
@@ -49,6 +50,7 @@ class Launch:
     kv_cache: str = "auto"
     twin: bool = False
     concurrency: int = 1
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,8 @@ class VllmEngine:
                 reason="a cached prefix is computed in other shapes than a fresh one, so an answer "
                 "would depend on what was asked before, and the time to first token too",
             )
+        if launch.top_logprobs and "--max-logprobs" not in map(option, spec.args):
+            words += ["--max-logprobs", str(launch.top_logprobs)]
         if launch.kv_cache == "fp8":
             choices["kv_cache_dtype"] = kv_dtype(launch)
         if kv_cache_is_fp8(launch):
@@ -134,12 +136,16 @@ def check_args(args: tuple[str, ...]) -> None:
         RecipeError: with the key to use instead.
     """
     for argument in args:
-        # vLLM takes an underscore for a dash.
-        name = argument.partition("=")[0].replace("_", "-")
+        name = option(argument)
         if name in _RESERVED:
             raise RecipeError(
                 f"serve.args may not set {name}", where="serve.args", fix=_RESERVED[name]
             )
+
+
+def option(argument: str) -> str:
+    """Name of the option an argument sets: vLLM takes an underscore for a dash."""
+    return argument.partition("=")[0].replace("_", "-")
 
 
 def kv_cache_is_fp8(launch: Launch) -> bool:
