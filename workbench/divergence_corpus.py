@@ -127,7 +127,7 @@ def build(
             continue
         if len(document.ids) > room:
             if document.start >= room:
-                left_out["longer than what was left of the budget"] += 1
+                left_out["beyond the budget"] += 1
                 continue
             document = replace(document, ids=document.ids[:room], cut=True)
         documents.append(document)

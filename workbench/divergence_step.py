@@ -23,6 +23,7 @@ from workbench.evidence import first_difference
 from workbench.plan import calibrate_step
 from workbench.progress import Progress
 from workbench.records import Calibration, Divergence, DivergenceTrace, Evaluation
+from workbench.report import Card, show
 from workbench.servers import Endpoint
 from workbench.sources import read_source
 from workbench.store import dump_record, read_record, write_if_new
@@ -111,6 +112,24 @@ def publish(context: Context, evaluated: str) -> None:
         if not _is_current(path, before, after):
             made = compared(context, reference, variant.name, before, after)
             write_if_new(path, dump_record(made))
+
+
+def published(context: Context, variant: str = "") -> Card | str:
+    """A variant's comparison for a notebook, or a sentence that says why there is none.
+
+    Args:
+        context: the run.
+        variant: its name; empty: the first one of the recipe.
+    """
+    chosen = context.variant(variant)
+    path = context.run.variant(chosen.name) / RECORD_FILE
+    if context.loaded.recipe.evaluate.divergence is None:
+        return "The recipe asks for no divergence (evaluate.divergence)."
+    if chosen in context.loaded.recipe.references:
+        return "A reference: the others are compared with it."
+    if not path.is_file():
+        return "Not compared yet: the reference was not evaluated."
+    return show(read_record(path, Divergence))
 
 
 def compared(
