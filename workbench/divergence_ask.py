@@ -42,7 +42,7 @@ _PATH = "/v1/completions"
 #: a handful of answers of several MB each is all that is held.
 AT_A_TIME = 4
 #: Pauses in seconds before a request is sent again that found the server busy or gone.
-_PAUSES = (0.2, 1.0, 3.0)
+PAUSES = (0.2, 1.0, 3.0)
 _GONE = ("connection refused", "connection lost", "timeout")
 
 
@@ -55,6 +55,7 @@ def trace(
     request_seconds: float,
     progress: Progress,
     at_a_time: int = AT_A_TIME,
+    pauses: Sequence[float] = PAUSES,
 ) -> DivergenceTrace:
     """Ask for every document that the file does not hold yet.
 
@@ -66,6 +67,7 @@ def trace(
         request_seconds: time limit of one request.
         progress: told after each document.
         at_a_time: documents asked at a time.
+        pauses: seconds before a request is sent again that found the server busy or gone.
 
     Returns:
         The record; with `unavailable` and without a file where the engine gives no
@@ -100,7 +102,7 @@ def trace(
         "hardware": serving.hardware,
     }
     with TraceWriter(file, header) as writer:
-        asking = _Asking(endpoint, corpus, top_k, writer, progress)
+        asking = _Asking(endpoint, corpus, top_k, writer, progress, pauses)
         try:
             run_async(lambda: asking.run(request_seconds, at_a_time))
         except RequestFailed as failure:
@@ -241,8 +243,10 @@ class _Asking:
         top_k: int,
         writer: TraceWriter,
         progress: Progress,
+        pauses: Sequence[float],
     ) -> None:
         self._endpoint = endpoint
+        self._pauses = pauses
         self._corpus = corpus
         self._top_k = top_k
         self._writer = writer
@@ -289,7 +293,7 @@ class _Asking:
             "prompt_logprobs": self._top_k,
             "return_token_ids": True,
         }
-        for pause in _PAUSES:
+        for pause in self._pauses:
             try:
                 answer = await client.post_json(_PATH, body)
                 break
