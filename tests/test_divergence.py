@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_imports import IMPURE, PACKAGE, _imports
 
 from workbench.divergence import FLOOR, PERCENTILES, TracedDocument, cells, compare, complaint
 from workbench.evaluation_records import DivergenceStats
+
+
+@pytest.mark.parametrize("name", ["divergence", "divergence_corpus", "divergence_inputs"])
+def test_pure_modules_touch_nothing(name: str) -> None:
+    assert not _imports(PACKAGE / f"{name}.py") & IMPURE
 
 
 def traced(

@@ -12,6 +12,7 @@ import pytest
 from builders import serving
 from scripted_server import ScriptedServer
 from test_evaluate_fake import fake
+from test_servers import flag, launch
 
 from workbench import divergence_ask
 from workbench.divergence import compare
@@ -23,6 +24,7 @@ from workbench.evaluation_records import DivergenceTrace
 from workbench.progress import silent
 from workbench.servers import Endpoint
 from workbench.servers.fake_prompt import prompt_logprobs
+from workbench.servers.vllm import VllmEngine
 
 TOP_K = 5
 
@@ -226,3 +228,13 @@ def test_the_fakes_distributions_are_distributions() -> None:
         found = read_answer(document, 0, answer, top_k)
         assert (found.logprobs <= 0).all()
         assert replace(found, index=1).index == 1
+
+
+def test_vllm_is_told_how_many_it_will_be_asked_for(tmp_path: Path) -> None:
+    engine = VllmEngine()
+    asked = replace(launch(tmp_path), top_logprobs=64)
+    assert flag(engine.command(asked).words, "--max-logprobs") == "64"
+    assert "--max-logprobs" not in engine.command(launch(tmp_path)).words
+    # The user's own limit stays: two would contradict each other.
+    own = replace(launch(tmp_path, args=("--max_logprobs=100",)), top_logprobs=64)
+    assert "--max-logprobs" not in engine.command(own).words

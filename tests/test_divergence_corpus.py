@@ -170,9 +170,9 @@ def test_a_suite_of_long_prompts_takes_no_more_than_the_others(tokenizer: Tokeni
         {"id": f"l{i}", "q": " ".join(f"word{j}" for j in range(60)) + str(i), "target": "yes"}
         for i in range(40)
     ]
-    suites = {"long": suite("long", long), "asked": suite("asked", QUESTIONS * 1)}
+    suites = {"long": suite("long", long), "asked": suite("asked", QUESTIONS)}
     corpus = made(tokenizer, suites_=suites, tokens=1500, rows=held_out(*ROWS), held_out=40)
-    fed: Counter[str] = Counter()
+    fed = dict.fromkeys((CALIBRATION, "suite:long", "suite:asked"), 0)
     for document in corpus.documents:
         fed[document.source] += len(document.ids)
     most = max(len(d.ids) for d in corpus.documents)

@@ -370,7 +370,10 @@ def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | Non
         tokens = sum(min(n, limit) * most for n, most in facts.suite_sizes.values())
         references = [v.name for v in recipe.references]
         passes = 2 if step.variant in references and recipe.evaluate.noise_floor else 1
-        return startup + passes * 0.6 * tokens / rate, memory
+        divergence = recipe.evaluate.divergence if engine != "llamacpp" else None
+        # A prompt costs a sixth of an answer (measured: 260 tokens/s of a corpus).
+        led = divergence.tokens / (6 * rate) if divergence else 0.0
+        return startup + passes * 0.6 * tokens / rate + led, memory
     assert recipe.profile is not None
     tokens = sum(
         recipe.profile.requests * w.output_tokens * len(recipe.profile.concurrency)
