@@ -67,7 +67,7 @@ def test_a_run_compares_each_variant_with_its_reference(project: Path) -> None:
     # A variant first: it waits for the baseline's trace.
     ran(context, "damaged")
     assert not path(context, "damaged").exists()
-    assert "Not compared yet" in str(published(context, "damaged"))
+    assert published(context, "damaged").unavailable == "baseline was not evaluated yet"
     found = ran(context, "damaged", "good", "baseline")
     for name in ("good", "damaged"):
         record = read_record(path(context, name), Divergence)
@@ -94,11 +94,11 @@ def test_a_run_compares_each_variant_with_its_reference(project: Path) -> None:
     decided = context.plan().steps[-1].id
     write_record(path(context, "good"), good.model_copy(update={"tail": "other"}))
     assert context.plan().steps[-1].id != decided
-    card = published(context, "damaged")
-    assert "Divergence of damaged from baseline" in repr(card)
+    assert published(context, "damaged") == damaged
+    assert "Divergence of damaged from baseline" in repr(show(damaged))
     assert "<table>" in show(damaged)._repr_html_()
     assert "divergence trace: " in repr(show(found["good"]))
-    assert "A reference" in str(published(context, "baseline"))
+    assert "not compared: the others" in repr(show(published(context, "baseline")))
 
 
 def test_a_comparison_is_made_once_and_again_when_a_trace_is_new(project: Path) -> None:
@@ -229,4 +229,4 @@ def test_a_recipe_without_it_has_none(project: Path) -> None:
     assert found["good"].divergence is None and not path(context, "good").exists()
     steps.gate(context)
     assert "word-by-word" not in context.run.report.read_text()
-    assert "asks for no divergence" in str(published(context, "good"))
+    assert "asks for none" in repr(show(published(context, "good")))

@@ -23,7 +23,6 @@ from workbench.evidence import first_difference
 from workbench.plan import calibrate_step
 from workbench.progress import Progress
 from workbench.records import Calibration, Divergence, DivergenceTrace, Evaluation
-from workbench.report import Card, show
 from workbench.servers import Endpoint
 from workbench.sources import read_source
 from workbench.store import dump_record, read_record, write_if_new
@@ -114,22 +113,24 @@ def publish(context: Context, evaluated: str) -> None:
             write_if_new(path, dump_record(made))
 
 
-def published(context: Context, variant: str = "") -> Card | str:
-    """A variant's comparison for a notebook, or a sentence that says why there is none.
+def published(context: Context, variant: str = "") -> Divergence:
+    """A variant's comparison for a notebook; where there is none, its `unavailable` says why.
 
     Args:
         context: the run.
         variant: its name; empty: the first one of the recipe.
     """
-    chosen = context.variant(variant)
+    recipe, chosen = context.loaded.recipe, context.variant(variant)
     path = context.run.variant(chosen.name) / RECORD_FILE
-    if context.loaded.recipe.evaluate.divergence is None:
-        return "The recipe asks for no divergence (evaluate.divergence)."
-    if chosen in context.loaded.recipe.references:
-        return "A reference: the others are compared with it."
-    if not path.is_file():
-        return "Not compared yet: the reference was not evaluated."
-    return show(read_record(path, Divergence))
+    if recipe.evaluate.divergence is None:
+        why = "the recipe asks for none (evaluate.divergence)"
+    elif chosen in recipe.references:
+        why = "the others are compared with it"
+    elif not path.is_file():
+        why = f"{recipe.reference(chosen)} was not evaluated yet"
+    else:
+        return read_record(path, Divergence)
+    return Divergence(variant=chosen.name, reference=recipe.reference(chosen), unavailable=why)
 
 
 def compared(

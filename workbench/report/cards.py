@@ -232,10 +232,12 @@ def _evaluation(record: Evaluation) -> _Content:
 
 
 def _divergence(record: Divergence) -> _Content:
-    facts: list[tuple[str, Any]] = [
-        ("corpus", f"{record.corpus_digest[:12]}, top {record.top_k}"),
-        ("tail", record.tail),
-    ]
+    facts: list[tuple[str, Any]] = []
+    if record.overall:
+        facts = [
+            ("corpus", f"{record.corpus_digest[:12]}, top {record.top_k}"),
+            ("tail", record.tail),
+        ]
     if record.unavailable:
         facts.append(("not compared", text.visible(record.unavailable)))
     rows = divergence.rows(record)
