@@ -36,7 +36,7 @@ from workbench.sources import SourceRow, read_source, resolve_source
 from workbench.store import write_atomic
 from workbench.tokenizer import Tokenizer
 
-__all__ = ["MIN_TOKENS", "allocate", "altered", "draw", "resolve_source", "seal"]
+__all__ = ["MIN_TOKENS", "allocate", "altered", "draw", "resolve_source", "seal", "tokenize_row"]
 
 TOKENS_FILE = "tokens.jsonl"
 
@@ -270,7 +270,7 @@ def _render(
 ) -> Iterator[Rendered]:
     """Rows of at least `min_tokens`, rendered and tokenized when they are asked for."""
     for row in rows:
-        text, ids = _tokenize(row, spec, tokenizer)
+        text, ids = tokenize_row(row, spec, tokenizer)
         own = len(ids)
         if spec.chat_template:
             # Of what the row says: a template's own words would make any row long enough.
@@ -313,7 +313,14 @@ def _separator(tokenizer: Tokenizer) -> int:
     return tokenizer.eos_id
 
 
-def _tokenize(row: SourceRow, spec: CalibrationSpec, tokenizer: Tokenizer) -> tuple[str, list[int]]:
+def tokenize_row(
+    row: SourceRow, spec: CalibrationSpec, tokenizer: Tokenizer
+) -> tuple[str, list[int]]:
+    """A row's text as the model reads it, and its tokens.
+
+    Raises:
+        CalibrationError: the template refuses it, or it begins with two BOS tokens.
+    """
     if not spec.chat_template:
         text = row.text
         # No template wrote a BOS, so the tokenizer adds what it always adds.

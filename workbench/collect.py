@@ -16,6 +16,7 @@ from workbench.prompts import question_text
 from workbench.records import (
     Calibration,
     Checkpoint,
+    Divergence,
     Evaluation,
     Gate,
     Manifest,
@@ -75,6 +76,15 @@ def collect(context: Context) -> Evidence:
             rows[result.suite] = found
         return rows
 
+    def divergence_of(variant: str, evaluation: Evaluation | None) -> Divergence | None:
+        path = context.run.variant(variant) / "divergence.json"
+        trace = evaluation.divergence if evaluation else None
+        if trace is None or not path.is_file():
+            return None
+        found = read_record(path, Divergence)
+        # One of a trace that was taken again since says nothing about this one.
+        return found if found.inputs.get("variant") == trace.digest else None
+
     def of(variant: AnyVariant) -> VariantEvidence:
         name = variant.name
         folder = context.run.variant(name)
@@ -88,6 +98,7 @@ def collect(context: Context) -> Evidence:
             profile=read(folder / "profile.json", Profile, f"profile:{name}"),
             reference=recipe.reference(variant),
             repeat_rows=rows_of(name, evaluation.repeat) if evaluation else {},
+            divergence=divergence_of(name, evaluation),
         )
 
     baseline, *references = map(of, recipe.references)

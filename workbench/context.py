@@ -90,7 +90,11 @@ class Context:
         machine = detect()
         source = None
         calibration = loaded.recipe.calibration
-        if calibration and any(loaded.recipe.calibrates(v) for v in loaded.recipe.variants):
+        divergence = loaded.recipe.evaluate.divergence
+        if calibration and (
+            any(loaded.recipe.calibrates(v) for v in loaded.recipe.variants)
+            or (divergence and divergence.held_out)
+        ):
             if isinstance(calibration.source, HubSource):
                 source = content_id(calibration.source.model_dump())  # a commit does not move
             else:

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from workbench.context import Context
+from workbench.divergence_step import traced
 from workbench.errors import ServingFailure
 from workbench.evaluate import run_suite
 from workbench.events import Events
@@ -24,6 +25,8 @@ from workbench.plan import StepSpec, left_out
 from workbench.records import Evaluation, Manifest, SuiteResult
 from workbench.servers import LOG, Endpoint
 from workbench.serving import served
+
+T = TypeVar("T")
 
 
 class Servers:
@@ -56,8 +59,8 @@ class Servers:
     ) -> bool | None:
         return self._stack.__exit__(kind, value, trace)
 
-    def ask(self, use: Callable[[Endpoint], SuiteResult]) -> SuiteResult:
-        """Ask a suite of the server, and what it left of a second one where it died.
+    def over(self, use: Callable[[Endpoint], T]) -> T:
+        """Ask something of the server, and again of a second one where it died.
 
         Args:
             use: asks what has no answer yet; called again after a restart.
@@ -67,16 +70,19 @@ class Servers:
         """
         while True:
             try:
-                result = use(self.endpoint)
+                return use(self.endpoint)
             except ServingFailure as failure:
                 if self.endpoint.alive():
                     raise
                 self._replace(failure.what, failure)
-            else:
-                # The last answers of a dying server are errors, and nobody was left to refuse.
-                if not result.failed or self.endpoint.alive():
-                    return result
-                self._replace(f"the server is gone after suite '{result.suite}'", None)
+
+    def ask(self, use: Callable[[Endpoint], SuiteResult]) -> SuiteResult:
+        """Ask a suite; see `over`. The last answers of a dying server are errors, asked again."""
+        while True:
+            result = self.over(use)
+            if not result.failed or self.endpoint.alive():
+                return result
+            self._replace(f"the server is gone after suite '{result.suite}'", None)
 
     def _replace(self, what: str, failure: ServingFailure | None) -> None:
         if self.restarts:
@@ -151,6 +157,12 @@ def evaluate_variant(
         repeat: list[SuiteResult] = []
         if step.spec["evaluate"]["noise_floor"]:
             repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in context.suites]
+        asked = time.monotonic()
+        divergence = servers.over(
+            lambda endpoint: traced(context, endpoint, folder, events.progress)
+        )
+        if divergence:
+            events.tool("ask divergence", time.monotonic() - asked)
         serving = servers.endpoint.serving
         return Evaluation(
             id=step.id,
@@ -160,6 +172,7 @@ def evaluate_variant(
             suites=tuple(suites),
             repeat=tuple(repeat),
             restarts=servers.restarts,
+            divergence=divergence,
             seconds=time.monotonic() - begun,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -96,42 +96,50 @@ class DivergenceTrace(Record):
     """The log-probabilities one variant gave a fixed corpus, as kept on disk."""
 
     file: str = Field("", description="file name; empty where the engine gives none")
-    digest: str = ""
+    digest: str = Field("", description="sha256 of the file")
     corpus_digest: str = ""
     documents: int = 0
-    tokens: int = 0
+    tokens: int = Field(0, description="positions whose log-probabilities are in the file")
     top_k: int = 0
+    corpus_tokens: int = Field(0, description="of all documents, what is only context included")
+    sources: dict[str, int] = Field({}, description="source -> positions")
+    cut: int = Field(0, description="documents that were cut to fit context or budget")
+    left_out: dict[str, int] = Field({}, description="reason -> documents, rows or samples")
+    seconds: float = 0.0
     unavailable: str = Field("", description="why there is none")
 
 
 class DivergenceStats(Record):
     """A variant's distributions against its reference's, over some positions. Natural logarithms.
 
-    `error` entries are standard errors. Names follow llama.cpp's `--kl-divergence` report.
+    `error` entries are standard errors, None of a single token. Names follow llama.cpp's
+    `--kl-divergence` report.
     """
 
     tokens: int
     ppl_reference: float
-    ppl_reference_error: float
+    ppl_reference_error: float | None
     ppl_variant: float
-    ppl_variant_error: float
+    ppl_variant_error: float | None
     ln_ratio_mean: float = Field(description="mean ln(PPL variant / PPL reference)")
-    ln_ratio_error: float
+    ln_ratio_error: float | None
     ln_ppl_correlation: float | None = Field(description="of the two, over tokens; None: constant")
     ppl_difference: float
-    ppl_difference_error: float
+    ppl_difference_error: float | None
     kld_mean: float
-    kld_error: float
+    kld_error: float | None
     kld: dict[str, float] = Field(
         description="max, 99.9, 99, 95, 90, median, 10, 5, 1 (percentiles), min"
     )
     delta_p_mean: float = Field(description="change of the correct token's probability")
-    delta_p_error: float
+    delta_p_error: float | None
     delta_p_rms: float
     delta_p: dict[str, float] = Field(description="percentiles, as of kld")
     same_top: float = Field(description="share of positions with the same likeliest token")
-    same_top_error: float
-    covered: float = Field(description="mean probability of the cells that were told apart, 0..1")
+    same_top_error: float | None
+    covered: float = Field(
+        description="mean probability, by the reference, of the cells that were told apart, 0..1"
+    )
 
 
 class Divergence(Record):

@@ -22,6 +22,7 @@ from workbench.paired import Paired as Paired
 from workbench.records import (
     Checkpoint,
     CheckStatus,
+    Divergence,
     Evaluation,
     Manifest,
     Profile,
@@ -44,6 +45,7 @@ class VariantEvidence:
         profile: latency and memory.
         reference: name of the unquantized variant it is paired with, which the same engine serves.
         repeat_rows: suite -> rows of the second pass (A/A) of a further reference.
+        divergence: its distributions against its reference's; only shown.
     """
 
     variant: str
@@ -54,6 +56,7 @@ class VariantEvidence:
     profile: Profile | None = None
     reference: str = BASELINE
     repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+    divergence: Divergence | None = None
 
 
 @dataclass(frozen=True)

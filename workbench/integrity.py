@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from workbench import calibration
 from workbench.checkpoint import digests
+from workbench.divergence_trace import altered as trace_altered
 from workbench.records import Calibration, Evaluation, Manifest, Record
 from workbench.rows import altered
 from workbench.store import Results
@@ -35,5 +36,9 @@ def flaw(results: Results, kind: str, id_: str, record: Record) -> str:
     if isinstance(record, Calibration):
         return calibration.altered(results.artifact(kind, id_), record)
     if isinstance(record, Evaluation):
-        return altered(results.artifact(kind, id_), record)
+        folder = results.artifact(kind, id_)
+        said = altered(folder, record)
+        if not said and record.divergence:
+            said = trace_altered(folder, record.divergence)
+        return said
     return ""

@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.digest import content_id, sha256_file
+from workbench.divergence_inputs import held_out_inputs
 from workbench.errors import StoreError
 from workbench.integrity import flaw
 from workbench.quantizers import quantizer
@@ -80,7 +81,7 @@ class Facts:
         locks: environment name -> lock digest.
         suites: suite name -> digest; those the recipe's cadence leaves out are not among them.
         suite_sizes: suite name -> (samples, most tokens its answers to one may have together).
-        source_digest: of the calibration source; None where the recipe calibrates nothing.
+        source_digest: of the calibration source; None where nothing of it is read.
         left_out: suite name -> its cadence, of suites the recipe's cadence leaves out.
     """
 
@@ -197,6 +198,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             },
         )
     serve = recipe.serve.model_dump(mode="json", exclude={"port", "startup_seconds"})
+    corpus = held_out_inputs(recipe, facts.source_digest, sets)
     for variant in recipe.all_variants:
         lane = variant_lane(loaded, variant, facts)
         engine = recipe.engine(variant)
@@ -227,6 +229,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
                 "suites": dict(facts.suites),
                 "tokenizer": source["tokenizer"],
                 "template": source["template"],
+                **corpus,
             },
         )
         if recipe.profile and variant.name not in recipe.replicas:
@@ -250,6 +253,8 @@ def evidence_digests(loaded: Loaded, run: Run) -> dict[str, str]:
             found[f"{variant.name}/{name}"] = content_id(path.read_text("utf-8", "surrogateescape"))
         for rows in sorted((folder / "eval").glob("*.jsonl")):
             found[f"{variant.name}/eval/{rows.name}"] = sha256_file(rows)
+        if (path := folder / "divergence.json").is_file():
+            found[f"{variant.name}/divergence.json"] = sha256_file(path)
     return found
 
 
@@ -380,7 +385,10 @@ def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | Non
         tokens = sum(min(n, limit) * most for n, most in facts.suite_sizes.values())
         references = [v.name for v in recipe.references]
         passes = 2 if step.variant in references and recipe.evaluate.noise_floor else 1
-        return startup + passes * 0.6 * tokens / rate, memory
+        divergence = recipe.evaluate.divergence if engine != "llamacpp" else None
+        # A prompt costs a sixth of an answer (measured: 260 tokens/s of a corpus).
+        led = divergence.tokens / (6 * rate) if divergence else 0.0
+        return startup + passes * 0.6 * tokens / rate + led, memory
     assert recipe.profile is not None
     tokens = sum(
         recipe.profile.requests * w.output_tokens * len(recipe.profile.concurrency)

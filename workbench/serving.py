@@ -160,6 +160,7 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
             where=str(context.run.results.root / loaded.path),
             fix=f"workbench run {context.loaded.source} --force quantize:{variant}",
         )
+    divergence = context.loaded.recipe.evaluate.divergence
     spec, engine = context.loaded.recipe.serve, context.loaded.recipe.engine(chosen)
     environment = context.environment(engine, events) if engine != "fake" else None
     extra: dict[str, str] = {}
@@ -186,6 +187,7 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         kv_cache=getattr(chosen, "kv_cache", "auto"),
         concurrency=most_at_a_time(context.loaded.recipe),
         tools=any(suite.spec.ask == "call_tools" for suite in context.suites.values()),
+        top_logprobs=divergence.top_k if divergence else 0,
         extra_env=extra,
         progress=events.progress,
     ) as endpoint:

@@ -24,6 +24,7 @@ from workbench.collect import collect, decided, write_report
 from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
+from workbench.divergence_step import publish as publish_divergence
 from workbench.errors import StoreError, WorkbenchError
 from workbench.evaluating import evaluate_variant
 from workbench.integrity import flaw
@@ -144,6 +145,8 @@ def _publish(context: Context, step: StepSpec, record: R) -> R:
         published = context.run.published(step.kind, step.variant)
         record = cast("R", compared(context, spec, record, published))
     write_if_new(context.run.published(step.kind, step.variant), dump_record(record))
+    if isinstance(record, Evaluation) and step.variant:
+        publish_divergence(context, step.variant)
     if isinstance(record, Calibration) and record.contamination:
         refuse(record.contamination, f"{context.loaded.source}: calibration")
     return record

@@ -14,8 +14,18 @@ from markupsafe import Markup, escape
 
 from workbench.artifact_records import Artifact
 from workbench.differences import Differences
-from workbench.records import Calibration, Choice, Evaluation, Gate, Lane, Manifest, Profile, Record
-from workbench.report import calibration, text
+from workbench.records import (
+    Calibration,
+    Choice,
+    Divergence,
+    Evaluation,
+    Gate,
+    Lane,
+    Manifest,
+    Profile,
+    Record,
+)
+from workbench.report import calibration, divergence, text
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 _NUMBER = "text-align:right;vertical-align:top;padding:2px 12px 2px 0"
@@ -220,7 +230,24 @@ def _evaluation(record: Evaluation) -> _Content:
         ("dtype", _choice(serving.dtype)),
         ("took", text.seconds(record.seconds)),
     ]
+    if trace := record.divergence:
+        said = trace.unavailable or f"{trace.tokens:,} tokens at top {trace.top_k}"
+        facts.append(("divergence trace", text.visible(said)))
     return _Content(f"Evaluation of {record.variant}", facts, [rows])
+
+
+def _divergence(record: Divergence) -> _Content:
+    facts: list[tuple[str, Any]] = []
+    if record.overall:
+        facts = [
+            ("corpus", f"{record.corpus_digest[:12]}, top {record.top_k}"),
+            ("tail", record.tail),
+        ]
+    if record.unavailable:
+        facts.append(("not compared", text.visible(record.unavailable)))
+    rows = divergence.rows(record)
+    title = f"Divergence of {record.variant} from {record.reference}"
+    return _Content(title, facts, [rows] if len(rows) > 1 else [])
 
 
 def _profile(record: Profile) -> _Content:
@@ -270,6 +297,7 @@ _CARDS: dict[type[Record], Callable[[Any], _Content]] = {
     Calibration: _calibration,
     Manifest: _manifest,
     Evaluation: _evaluation,
+    Divergence: _divergence,
     Profile: _profile,
     Gate: _gate,
 }

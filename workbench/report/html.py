@@ -27,7 +27,7 @@ from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
-from workbench.report import text
+from workbench.report import divergence, text
 
 #: Regressions shown for each variant and suite; the rest is counted.
 REGRESSIONS = 20
@@ -63,6 +63,7 @@ def render(
         questions: what each sample asked and expected; without it only ids and outputs are shown.
         title: heading of the page; default names the run.
     """
+    diverged = divergence.section(evidence)
     quality = [(v, c) for v in gate.variants for c in v.checks if c.kind == "quality"]
     return _template().render(
         title=title or f"Release verdict: {gate.run}",
@@ -87,6 +88,9 @@ def render(
         forest=_figure(plots.forest(gate)),
         latency=_figure(plots.latency(evidence)),
         size=_figure(plots.size_and_loss(gate, evidence)),
+        divergence=diverged,
+        divergence_figure=_figure(diverged.figure) if diverged else None,
+        divergence_csv=_csv(diverged.csv) if diverged else "",
         checks_csv=_csv(_check_rows(gate)),
         latency_csv=_csv(_latency_rows(evidence)),
     )

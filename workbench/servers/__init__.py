@@ -76,6 +76,7 @@ def serve(
     kv_cache: str = "auto",
     concurrency: int = 1,
     tools: bool = False,
+    top_logprobs: int = 0,
     canary: Canary | None = None,
     extra_env: Mapping[str, str] | None = None,
     progress: Progress = silent,
@@ -97,6 +98,7 @@ def serve(
         kv_cache: ``fp8`` where the variant asks for an FP8 KV cache.
         concurrency: most requests the recipe sends at a time; an engine makes room for them.
         tools: a suite offers functions to the model.
+        top_logprobs: most log-probabilities of one position the recipe asks for.
         canary: what it must answer; None: the default one.
         extra_env: more environment variables for the process.
         progress: called with the seconds waited, 0, and what the server does.
@@ -120,6 +122,7 @@ def serve(
         twin=twin_of is not None,
         concurrency=concurrency,
         tools=tools,
+        top_logprobs=top_logprobs,
     )
     command = kind.command(launch)
     key = secrets.token_urlsafe(32)

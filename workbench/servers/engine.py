@@ -38,6 +38,7 @@ class Launch:
         twin: whether `checkpoint` is a dequantized twin, which has no scales of a KV cache.
         concurrency: most requests the recipe sends at a time.
         tools: whether a suite offers functions to the model.
+        top_logprobs: most log-probabilities of one position that are asked for.
     """
 
     spec: ServeSpec
@@ -51,6 +52,7 @@ class Launch:
     twin: bool = False
     concurrency: int = 1
     tools: bool = False
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ class App:
         return web.json_response({"object": "chat.completion", "choices": [choice], "usage": usage})
 
     async def _complete(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        prompt = body["prompt"]
+        ids = prompt = body["prompt"]
         count = len(prompt) if isinstance(prompt, list) else len(tokenize(prompt))
         prompt = prompt if isinstance(prompt, str) else " ".join(str(i) for i in prompt)
         limit = int(body.get("max_tokens", 16))
@@ -217,6 +217,11 @@ class App:
             "finish_reason": finish,
             "logprobs": self._logprobs(prompt, text, body),
         }
+        if body.get("prompt_logprobs") is not None and isinstance(ids, list):
+            choice["prompt_token_ids"] = ids
+            choice["prompt_logprobs"] = self._brain.prompt_logprobs(
+                ids, int(body["prompt_logprobs"]), broken=self._faults.nan_logprobs
+            )
         return web.json_response({"object": "text_completion", "choices": [choice], "usage": usage})
 
     def _pieces(self, prompt: str, body: dict[str, Any], limit: int) -> tuple[list[str], str]:

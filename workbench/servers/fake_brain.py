@@ -10,9 +10,11 @@ import hashlib
 import json
 import random
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from workbench.digest import sha256_text
+from workbench.servers.fake_prompt import prompt_logprobs
 
 #: Share of prompts every checkpoint answers wrongly.
 BASE_ERROR = 0.15
@@ -87,6 +89,10 @@ class Brain:
         for i in tail if total is not None else ():
             values[i] = (total or 0.0) / len(tail)
         return values
+
+    def prompt_logprobs(self, ids: Sequence[int], top_k: int, *, broken: bool) -> list[Any]:
+        """What vLLM's `prompt_logprobs` gives for these token ids."""
+        return prompt_logprobs(ids, top_k, self._damage, self._salt, broken=broken)
 
     def _choice(self, text: str) -> tuple[int, float | None]:
         """Where the choice begins in the text, and its log-probability; None: not a known one."""

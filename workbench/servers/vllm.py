@@ -102,6 +102,8 @@ class VllmEngine:
                 words.append("--enable-auto-tool-choice")
             if not _given(spec.args, "--tool-call-parser"):
                 words += ["--tool-call-parser", parser.value]
+        if launch.top_logprobs and "--max-logprobs" not in map(option, spec.args):
+            words += ["--max-logprobs", str(launch.top_logprobs)]
         if launch.kv_cache == "fp8":
             choices["kv_cache_dtype"] = kv_dtype(launch)
         if kv_cache_is_fp8(launch):
@@ -144,8 +146,7 @@ def check_args(args: tuple[str, ...]) -> None:
         RecipeError: with the key to use instead.
     """
     for argument in args:
-        # vLLM takes an underscore for a dash.
-        name = argument.partition("=")[0].replace("_", "-")
+        name = option(argument)
         if name in _RESERVED:
             raise RecipeError(
                 f"serve.args may not set {name}", where="serve.args", fix=_RESERVED[name]
@@ -168,6 +169,11 @@ def tool_parser(args: tuple[str, ...]) -> Choice:
 
 def _given(args: tuple[str, ...], name: str) -> bool:
     return any(argument.partition("=")[0].replace("_", "-") == name for argument in args)
+
+
+def option(argument: str) -> str:
+    """Name of the option an argument sets: vLLM takes an underscore for a dash."""
+    return argument.partition("=")[0].replace("_", "-")
 
 
 def kv_cache_is_fp8(launch: Launch) -> bool:
