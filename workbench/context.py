@@ -19,6 +19,7 @@ from workbench.digest import content_id, sha256_file
 from workbench.errors import CheckpointError, RecipeError
 from workbench.events import Events
 from workbench.hardware import detect
+from workbench.lmeval_tasks import folder_digest, include_folder
 from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
 from workbench.quantizers import quantizer
 from workbench.recipe import Loaded, find_project, load_lock, load_recipe
@@ -74,6 +75,7 @@ class Context:
             else:
                 found = loaded.calibration_source
                 source = sha256_file(found) if found else None
+        tasks = include_folder(loaded)
         return Facts(
             checkpoint=checkpoint,
             hardware=machine,
@@ -86,6 +88,7 @@ class Context:
                 for name, s in self.suites.items()
             },
             source_digest=source,
+            tasks_digest=folder_digest(tasks) if tasks else None,
         )
 
     @property
@@ -147,6 +150,8 @@ class Context:
             variant_lane(self.loaded, v, self.facts).name == "emulated" for v in recipe.variants
         ):
             names.add("quantize")
+        if recipe.evaluate.lm_eval:
+            names.add("lmeval")
         return sorted(names)
 
     def environment(self, name: str, events: Events) -> Environment:

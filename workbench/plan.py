@@ -81,6 +81,7 @@ class Facts:
         suites: suite name -> digest.
         suite_sizes: suite name -> (samples, most tokens an answer may have).
         source_digest: of the calibration source; None where the recipe calibrates nothing.
+        tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
     """
 
     checkpoint: Checkpoint
@@ -89,6 +90,7 @@ class Facts:
     suites: Mapping[str, str]
     suite_sizes: Mapping[str, tuple[int, int]]
     source_digest: str | None
+    tasks_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,10 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             served["at_a_time"] = most_at_a_time(recipe)
         evaluate = recipe.evaluate.model_dump(mode="json", exclude={"suites", "request_seconds"})
         evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant in recipe.references
+        if evaluate["lm_eval"]:
+            # What the folder holds counts, not where it lies.
+            evaluate["lm_eval"]["include_path"] = facts.tasks_digest
+            evaluate["lm_eval"]["environment"] = facts.locks.get("lmeval")
         add(
             "evaluate",
             variant.name,

@@ -28,6 +28,7 @@ from workbench.display import in_notebook
 from workbench.errors import StoreError, WorkbenchError
 from workbench.evaluate import run_suite
 from workbench.integrity import flaw
+from workbench.lmeval import run_lm_eval
 from workbench.plan import RECORDS, StepSpec, calibrate_step
 from workbench.profile import run_profile
 from workbench.quantizers import Task, quantizer
@@ -310,9 +311,11 @@ def _evaluate(
             return result
 
         suites = [ask(name, folder / f"{name}.jsonl") for name in spec.suites]
+        suites += run_lm_eval(context, endpoint, folder, conditions, events)
         repeat: list[SuiteResult] = []
         if step.spec["evaluate"]["noise_floor"]:
             repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in spec.suites]
+            repeat += run_lm_eval(context, endpoint, folder, conditions, events, repeat=True)
         return Evaluation(
             id=step.id,
             variant=chosen.name,

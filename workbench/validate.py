@@ -17,6 +17,7 @@ from workbench.checkpoint import is_linear, read_tensors
 from workbench.contamination import compare, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
+from workbench.lmeval import check as check_lm_eval
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.quantconfig import named
@@ -48,6 +49,7 @@ def validate(context: Context) -> list[Finding]:
         *_checkpoint(context),
         *_calibration(context),
         *_variants(context),
+        *_lm_eval(context),
         *_policy(context),
         *_memory(context),
         *_disk(context),
@@ -189,19 +191,26 @@ def _ignored(context: Context, variant: AnyVariant) -> list[Finding]:
     ]
 
 
+def _lm_eval(context: Context) -> list[Finding]:
+    """Tasks of lm-eval: known, read from files or from the hub, possible on each engine."""
+    return [Finding("ok" if well else "warn", text) for well, text in check_lm_eval(context)]
+
+
 def _policy(context: Context) -> list[Finding]:
     """A policy may only speak of what this recipe measures."""
     recipe, policy = context.loaded.recipe, context.loaded.policy
     where = f"{context.loaded.recipe.policy} (policy '{policy.name}')"
     findings = []
     for check in policy.quality:
-        if check.suite not in recipe.evaluate.suites:
+        if check.suite not in recipe.evaluate.names:
             raise RecipeError(
                 f"the policy checks suite '{check.suite}', which the recipe does not evaluate",
                 where=where,
-                fix=did_you_mean(check.suite, recipe.evaluate.suites)
-                + "add it to evaluate.suites, or take the check out",
+                fix=did_you_mean(check.suite, recipe.evaluate.names)
+                + "add it to evaluate.suites or evaluate.lm_eval.tasks, or take the check out",
             )
+        if check.suite not in recipe.evaluate.suites:
+            continue  # lm-eval knows how many documents a task has
         n = min(context.facts.suite_sizes[check.suite][0], recipe.evaluate.limit or 10**9)
         if n < check.min_n:
             findings.append(
@@ -231,7 +240,7 @@ def _policy(context: Context) -> list[Finding]:
     gated = [tier for tier in tiers if tier != "advisory"]
     if not gated:
         findings.append(Finding("warn", "the policy gates nothing: no variant can be GO"))
-    unchecked = sorted({*recipe.evaluate.suites} - {c.suite for c in policy.quality})
+    unchecked = sorted({*recipe.evaluate.names} - {c.suite for c in policy.quality})
     if unchecked:
         findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
     text = f"policy '{policy.name}': {len(gated)} gated checks per variant"
