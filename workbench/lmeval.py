@@ -77,7 +77,9 @@ def run_lm_eval(
     environment = context.environment(ENVIRONMENT, events)
     include = include_folder(context.loaded)
     local = local_tasks(include) if include else {}
-    job = folder / "lm-eval" / ("repeat" if repeat else "first")
+    # Answers of an attempt that was cut short are those of the weights it was asked of.
+    of = endpoint.serving.served_digest[:12]
+    job = folder / "lm-eval" / f"{'repeat' if repeat else 'first'}-{of}"
     out = job / "samples"
     log = context.run.logs / f"lm-eval-{events.step.replace(':', '-')}.log"
     seconds = (recipe.evaluate.total_seconds or _TASK_SECONDS) * len(spec.tasks)

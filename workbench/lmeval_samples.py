@@ -57,7 +57,7 @@ class Logged:
         """
         try:
             told = json.loads(facts)
-            lines = [json.loads(line) for line in samples.split("\n") if line]
+            lines = [_whole(json.loads(line)) for line in samples.split("\n") if line]
             tasks, version = dict(told["tasks"]), str(told["versions"]["lm-eval"])
             if not tasks or not lines or not all(isinstance(line, dict) for line in lines):
                 raise ValueError("no document is in it")
@@ -66,6 +66,15 @@ class Logged:
                 f"what lm-eval logged of its samples cannot be read: {bad}", where=where, fix=_AGAIN
             ) from None
         return cls(tasks, lines, version, where)
+
+
+def _whole(sample: Any) -> Any:
+    """A logged document with the prompts that the job wrote once in each of its requests."""
+    arguments, before = [], None
+    for prompt, *rest in sample["arguments"]:
+        before = before if prompt is None else prompt
+        arguments.append([before, *rest])
+    return sample | {"arguments": arguments}
 
 
 def import_task(
@@ -184,8 +193,7 @@ def _row(
     seed: int,
     max_length: int,
 ) -> SampleRow:
-    arguments, kind = sample["arguments"], facts["kind"]
-    generated = kind == "generate_until"
+    arguments, generated = sample["arguments"], facts["kind"] == "generate_until"
     sent = [[a[0]] if generated else list(a) for a in arguments]
     drawn = [a[1] for a in arguments] if generated else []
     name, value = str(sample["task"]), sample["scores"][metric]

@@ -121,8 +121,8 @@ ENVIRONMENTS: dict[str, _Row] = {
     "lmeval": _Row(
         "lm-evaluation-harness: asks public benchmarks of a served variant",
         ("lm_eval", "lm_eval.models.openai_completions", "transformers", "datasets"),
-        700_000_000,
-        700_000_000,
+        900_000_000,
+        900_000_000,
     ),
     "gptqmodel": _Row(
         "GPTQModel: writes the GPTQ format",

@@ -59,6 +59,9 @@ def endpoint(request: dict[str, Any], asked: dict[str, Any], tell: Any) -> Any:
     date = datetime.fromisoformat(request["date"])
 
     class Endpoint(LocalCompletionsAPI):
+        def set_cache_hook(self, cache_hook: Any) -> None:
+            tell.hook, self.cache_hook = cache_hook, tell
+
         def apply_chat_template(
             self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
         ) -> Any:
@@ -114,8 +117,9 @@ def endpoint(request: dict[str, Any], asked: dict[str, Any], tell: Any) -> Any:
 class Tell:
     """Counts answers as lm-eval puts them into its cache, and tells how many are there."""
 
-    def __init__(self, job: Job, task: str, hook: Any = None) -> None:
-        self._job, self._task, self.hook = job, task, hook
+    def __init__(self, job: Job, task: str) -> None:
+        self._job, self._task = job, task
+        self.hook: Any = None
         self._done, self._total = 0, 0
 
     def start(self, total: int) -> None:
@@ -145,6 +149,16 @@ def plain(value: Any) -> Any:
 def dumped(value: Any) -> str:
     """JSON of what lm-eval returns."""
     return json.dumps(value, ensure_ascii=False, default=plain)
+
+
+def once(arguments: list[Any]) -> list[Any]:
+    """A document's requests, a prompt that is the one before as null: MMLU's are 3 kB each."""
+    found: list[Any] = []
+    before = None
+    for prompt, *rest in arguments:
+        found.append([None if found and prompt == before else prompt, *rest])
+        before = prompt
+    return found
 
 
 def write(path: Path, text: str) -> None:
@@ -190,7 +204,6 @@ def load(manager: Any, name: str) -> dict[str, Any]:
 
 def ask(job: Job, manager: Any, asked: dict[str, Any], out: Path) -> dict[str, Any]:
     """One task of the recipe. Returns nothing, or why it cannot be asked here."""
-    from lm_eval.api.model import CachingLM
     from lm_eval.evaluator import simple_evaluate
 
     request, name = job.request, asked["task"]
@@ -203,13 +216,11 @@ def ask(job: Job, manager: Any, asked: dict[str, Any], out: Path) -> dict[str, A
         return refused(
             f"task '{unsafe[0]}' runs code that the model writes", "leave it out of the recipe"
         )
-    tell = Tell(job, name)
-    client = endpoint(request, asked, tell)
-    cached = CachingLM(client, str(out / f"{name}.answers.db"))
-    tell.hook = client.cache_hook
-    client.set_cache_hook(tell)
+    client = endpoint(request, asked, Tell(job, name))
+    answers = out / f"{name}.answers"
     results = simple_evaluate(
-        model=cached,
+        model=client,
+        use_cache=str(answers),
         tasks=[name],
         task_manager=manager,
         num_fewshot=asked["fewshot"],
@@ -230,6 +241,7 @@ def ask(job: Job, manager: Any, asked: dict[str, Any], out: Path) -> dict[str, A
         for sample in samples:
             needed = max(client.needs(kind, args) for args in sample["arguments"])
             said = {key: sample[key] for key in (*_OURS, *_HASHES)}
+            said["arguments"] = once(sample["arguments"])
             said["scores"] = {key: sample.get(key) for key in sample["metrics"]}
             texts = ("".join(a) if kind == "loglikelihood" else a[0] for a in sample["arguments"])
             said["prompt_tokens"] = sum(map(tokens, texts))
@@ -250,8 +262,8 @@ def ask(job: Job, manager: Any, asked: dict[str, Any], out: Path) -> dict[str, A
     }
     write(out / f"{name}.samples.jsonl", "".join(lines))
     write(out / f"{name}.json", dumped({"asked": asked, "tasks": facts, "versions": packages()}))
-    cached.dbdict.close()
-    (out / f"{name}.answers.db").unlink(missing_ok=True)
+    for cache in out.glob(f"{answers.name}_rank*"):
+        cache.unlink()
     return {}
 
 
