@@ -6,6 +6,7 @@ the demo checkpoint are.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from workbench.records import Evaluation, Gate, SuiteResult
 from workbench.rows import read_rows
 from workbench.spec import LmEvalTask
 from workbench.store import read_record
+from workbench.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 
@@ -132,6 +134,20 @@ def test_refusals_of_the_server_do_not_show_the_key(asked: Asked) -> None:
     assert "500" in str(caught.value)
     assert KEY not in str(caught.value) + asked.log.read_text()
     assert "Bearer ***" in asked.log.read_text(), "the HTTP client quotes its headers: starred out"
+
+
+def test_a_template_is_applied_here_and_told_a_fixed_date(asked: Asked, tmp_path: Path) -> None:
+    asked.tiny = Path(shutil.copytree(asked.tiny, tmp_path / "dated"))
+    template = "<{{ strftime_now('%d %B %Y') }}|{{ messages[0].content }}|{{ bos_token }}>"
+    (asked.tiny / "chat_template.jinja").write_text(template)
+    with ScriptedServer(answers()) as server:
+        asked(server.url, {"task": "wb_capital", "limit": 1, "chat_template": True})
+    said = json.loads((asked.out / "wb_capital.samples.jsonl").read_text().partition("\n")[0])
+    tokenizer = Tokenizer.load(asked.tiny)
+    content = "What is the capital of France? Answer with the name alone."
+    ours = tokenizer.render([{"role": "user", "content": content}], True)
+    assert said["arguments"][0][0] == ours and ours.startswith("<01 January 2026|")
+    assert server.bodies[0]["prompt"] == [tokenizer.encode(ours, False)]
 
 
 def test_no_number_and_no_room_are_failures_of_the_document(asked: Asked) -> None:

@@ -56,23 +56,9 @@ def endpoint(request: dict[str, Any], asked: dict[str, Any], tell: Any) -> Any:
     """lm-eval's client of the completions route, with what is said above."""
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    date = datetime.fromisoformat(request["date"])
-
     class Endpoint(LocalCompletionsAPI):
         def set_cache_hook(self, cache_hook: Any) -> None:
             tell.hook, self.cache_hook = cache_hook, tell
-
-        def apply_chat_template(
-            self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
-        ) -> Any:
-            # A template that asks for today's date would ask something else every day.
-            return self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-                strftime_now=date.strftime,
-            )
 
         def needs(self, kind: str, args: Any) -> int:
             """Tokens of context one request takes, its answer included."""
@@ -112,6 +98,23 @@ def endpoint(request: dict[str, Any], asked: dict[str, Any], tell: Any) -> Any:
         timeout=math.ceil(request["request_seconds"]),
         max_retries=4,
     )
+
+
+def fix_date(day: str) -> None:
+    """Give chat templates this date for today's: else each day would ask something else.
+
+    transformers takes no date; the pinned version reads the clock by this name.
+    """
+    from transformers.utils import chat_template_utils
+
+    fixed = datetime.fromisoformat(day)
+
+    class Fixed(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return fixed
+
+    chat_template_utils.datetime = Fixed
 
 
 class Tell:
@@ -303,6 +306,7 @@ def work(job: Job) -> dict[str, Any]:
                 f"lm-eval {packages()['lm-eval']} has no task '{name}'",
                 f"{fix}tasks of your own are found in evaluate.lm_eval.include_path",
             )
+    fix_date(request["date"])
     out = Path(request["out"])
     out.mkdir(parents=True, exist_ok=True)
     unavailable = []
