@@ -120,6 +120,7 @@ def run_lm_eval(
         env=_variables(endpoint, job, all(is_offline(t.task, local) for t in spec.tasks)),
     )
     events.tool("lm-eval", time.monotonic() - begun)
+    shutil.rmtree(job / "datasets", ignore_errors=True)  # the documents are the user's files
     _not_refused(done.value, f"{context.loaded.source}: evaluate.lm_eval")
     results = []
     for task in spec.tasks:
