@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -184,7 +185,7 @@ schema: workbench.policy/1
 name: real
 quality:
   - {suite: sentiment, margin: 0.9, min_n: 3}
-  - {suite: wb_mood, margin: 0.9, min_n: 5}
+  - {suite: wb_mood, margin: 0.6, min_n: 5}
   - {suite: wb_capital, margin: 0.9, min_n: 5}
 """
 
@@ -225,16 +226,11 @@ def test_public_tasks_beside_a_suite_against_vllm_and_llama_cpp(
     assert done.returncode == 11, done.stdout + done.stderr
     run = project / "results" / "public"
     gate = read_record(run / "gate.json", Gate)
-    status = {
-        v.variant: {c.details.get("suite", c.name): c.status for c in v.checks}
-        for v in gate.variants
-    }
-    assert {c for v in status.values() for c in v.values()} <= {"PASS", "INCONCLUSIVE", "MISSING"}
+    checks = {(v.variant, c.name): c.status for v in gate.variants for c in v.checks}
+    assert {*checks.values()} <= {"PASS", "INCONCLUSIVE", "MISSING"}
     # FP8 under vLLM pairs with the baseline on everything; llama.cpp cannot be asked a likelihood.
-    missing = {
-        (v.variant, c.name) for v in gate.variants for c in v.checks if c.status == "MISSING"
-    }
-    assert len(missing) == 1 and all(v == "q8" and "wb_mood" in name for v, name in missing)
+    missing = [check for check, status in checks.items() if status == "MISSING"]
+    assert missing == [("q8", "wb_mood")]
     floor = gate.noise_floor
     assert floor["wb_mood"] == floor["wb_capital"] == {"churn": 0.0, "difference": 0.0}
     base = read_record(run / "variants" / "baseline" / "evaluation.json", Evaluation)
@@ -246,9 +242,9 @@ def test_public_tasks_beside_a_suite_against_vllm_and_llama_cpp(
     llama = read_record(run / "variants" / "q8" / "evaluation.json", Evaluation)
     assert "log-probabilities of a prompt" in llama.suites[1].unavailable
     assert llama.suites[2].n == 12 and llama.suites[2].failed == 0
-    leases = [
-        p for p in run.rglob("*") if p.is_file() and "Bearer" in p.read_text("utf-8", "ignore")
+    files = [p for p in (project / "results").rglob("*") if p.suffix in (".json", ".log", ".jsonl")]
+    assert not [
+        p for p in files if re.search(r"Bearer (?!\*\*\*)", p.read_text("utf-8", "replace"))
     ]
-    assert not leases
     again = workbench("run", "recipe.yaml")
     assert "evaluate:fp8: cached" in again.stdout
