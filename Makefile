@@ -27,7 +27,7 @@ quickstart: setup  ## demo checkpoint -> quantize -> evaluate -> profile -> verd
 	  case $$code in 0|10|11) exit 0;; *) exit $$code;; esac
 
 test: setup lint  ## everything, the real vLLM and the real quantizers included
-	@$(BIN)/workbench env create quantize vllm gguf llamacpp gptqmodel autoawq
+	@$(BIN)/workbench env create quantize vllm gguf llamacpp lmeval gptqmodel autoawq
 	@$(BIN)/workbench demo
 	$(BIN)/python -m pytest
 

@@ -25,6 +25,7 @@ PURE = (
     "scorers",
     "support",
     "plots",
+    "lmeval_samples",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (

@@ -20,6 +20,7 @@ from workbench.errors import CheckpointError, RecipeError
 from workbench.evaluate import check_judge
 from workbench.events import Events
 from workbench.hardware import detect
+from workbench.lmeval_tasks import folder_digest, include_folder
 from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
 from workbench.quantizers import quantizer
 from workbench.questions import answer_tokens
@@ -100,6 +101,7 @@ class Context:
             else:
                 found = loaded.calibration_source
                 source = sha256_file(found) if found else None
+        tasks = include_folder(loaded)
         return Facts(
             checkpoint=checkpoint,
             hardware=machine,
@@ -113,6 +115,7 @@ class Context:
             },
             source_digest=source,
             left_out={n: s.spec.cadence for n, s in self._suites.items() if n not in self.suites},
+            tasks_digest=folder_digest(tasks) if tasks else None,
         )
 
     @property
@@ -174,6 +177,8 @@ class Context:
             variant_lane(self.loaded, v, self.facts).name == "emulated" for v in recipe.variants
         ):
             names.add("quantize")
+        if recipe.evaluate.lm_eval:
+            names.add("lmeval")
         return sorted(names)
 
     def environment(self, name: str, events: Events) -> Environment:

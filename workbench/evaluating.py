@@ -18,9 +18,10 @@ from typing import Any, Self, TypeVar
 
 from workbench.context import Context
 from workbench.divergence_step import traced
-from workbench.errors import ServingFailure
+from workbench.errors import MachineError, ServingFailure
 from workbench.evaluate import run_suite
 from workbench.events import Events
+from workbench.lmeval import run_lm_eval
 from workbench.plan import StepSpec, left_out
 from workbench.records import Evaluation, Manifest, SuiteResult
 from workbench.servers import LOG, Endpoint
@@ -66,12 +67,13 @@ class Servers:
             use: asks what has no answer yet; called again after a restart.
 
         Raises:
-            ServingFailure: it fails and lives, or it is the second that died.
+            MachineError: it fails and the server lives.
+            ServingFailure: it is the second that died.
         """
         while True:
             try:
                 return use(self.endpoint)
-            except ServingFailure as failure:
+            except MachineError as failure:  # lm-eval fails as a job where its server died
                 if self.endpoint.alive():
                     raise
                 self._replace(failure.what, failure)
@@ -84,7 +86,7 @@ class Servers:
                 return result
             self._replace(f"the server is gone after suite '{result.suite}'", None)
 
-    def _replace(self, what: str, failure: ServingFailure | None) -> None:
+    def _replace(self, what: str, failure: MachineError | None) -> None:
         if self.restarts:
             raise ServingFailure(
                 f"the server of variant '{self._variant}' died a second time: {what}",
@@ -153,10 +155,24 @@ def evaluate_variant(
 
             return servers.ask(use)
 
+        def lm_eval(repeat: bool) -> list[SuiteResult]:
+            return servers.over(
+                lambda endpoint: run_lm_eval(
+                    context,
+                    endpoint,
+                    folder,
+                    conditions(context, endpoint),
+                    events,
+                    repeat=repeat,
+                )
+            )
+
         suites = [ask(name, folder / f"{name}.jsonl") for name in context.suites]
+        suites += lm_eval(repeat=False)
         repeat: list[SuiteResult] = []
         if step.spec["evaluate"]["noise_floor"]:
             repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in context.suites]
+            repeat += lm_eval(repeat=True)
         asked = time.monotonic()
         divergence = servers.over(
             lambda endpoint: traced(context, endpoint, folder, events.progress)

@@ -90,6 +90,7 @@ class SuiteResult(Record):
     finish_reasons: dict[str, int]
     prompt_tokens: int
     output_tokens: int
+    unavailable: str = Field("", description="why this engine cannot be asked; no rows then")
 
 
 class DivergenceTrace(Record):

@@ -241,6 +241,8 @@ def _rows_of(
     wrong = wrong_weights(evidence, side, side.evaluation.serving)
     if wrong:
         return wrong
+    if result.unavailable:
+        return Refusal("MISSING", f"{name} cannot be asked it: {result.unavailable}")
     if not rows or len(rows) != result.n:
         return Refusal("MISSING", f"{name} has {len(rows)} rows of {result.n} samples")
     found = {(row.id, row.repeat): row for row in rows}

@@ -83,6 +83,7 @@ class Facts:
         suite_sizes: suite name -> (samples, most tokens its answers to one may have together).
         source_digest: of the calibration source; None where nothing of it is read.
         left_out: suite name -> its cadence, of suites the recipe's cadence leaves out.
+        tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
     """
 
     checkpoint: Checkpoint
@@ -92,6 +93,7 @@ class Facts:
     suite_sizes: Mapping[str, tuple[int, int]]
     source_digest: str | None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    tasks_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,10 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             exclude={**aside, "judge": {"key_env", "concurrency", "request_seconds"}},
         )
         evaluate["noise_floor"] = recipe.evaluate.noise_floor and variant in recipe.references
+        if evaluate["lm_eval"]:
+            # What the folder holds counts, not where it lies.
+            evaluate["lm_eval"]["include_path"] = facts.tasks_digest
+            evaluate["lm_eval"]["environment"] = facts.locks.get("lmeval")
         add(
             "evaluate",
             variant.name,

@@ -60,9 +60,18 @@ class LmEvalTask(Spec):
 
     task: Name
     fewshot: int | None = Field(None, ge=0, description="default: the task's own")
-    limit: int | None = Field(None, ge=1, description="only the first so many documents")
-    metric: str | None = Field(None, description="per-sample metric; default: the task's first")
-    chat_template: bool = Field(False, description="generation through the chat route")
+    limit: int | None = Field(
+        None, ge=1, description="only the first so many documents, of each task of a group"
+    )
+    metric: str | None = Field(
+        None,
+        min_length=1,
+        description="per-document metric such as acc_norm, or with lm-eval's filter "
+        "'exact_match,strict-match'; default: the task's first",
+    )
+    chat_template: bool = Field(
+        False, description="ask as a chat, rendered with the checkpoint's own template"
+    )
 
 
 class LmEvalSpec(Spec):
@@ -109,6 +118,12 @@ class EvaluateSpec(Spec):
     lm_eval: LmEvalSpec | None = None
     divergence: DivergenceSpec | None = None
     judge: JudgeSpec | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that is evaluated by name: suites, then tasks of lm-eval."""
+        tasks = self.lm_eval.tasks if self.lm_eval else ()
+        return (*self.suites, *(task.task for task in tasks))
 
 
 class WorkloadSpec(Spec):
@@ -172,6 +187,7 @@ class Recipe(Spec):
     def _variants(self) -> Self:
         _distinct("variants are called", [v.name for v in self.variants])
         _distinct("evaluate.suites entries are", list(self.evaluate.suites))
+        _distinct("suites or lm-eval tasks are called", list(self.evaluate.names))
         for w in self.profile.workloads if self.profile else ():
             if w.prompt_tokens + w.output_tokens > self.serve.max_model_len:
                 raise ValueError(

@@ -17,6 +17,7 @@ from workbench.checkpoint import is_linear, read_tensors
 from workbench.contamination import compare, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
+from workbench.lmeval import check as check_lm_eval
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.prompts import shows_tools
@@ -50,6 +51,7 @@ def validate(context: Context) -> list[Finding]:
         *_checkpoint(context),
         *_calibration(context),
         *_variants(context),
+        *_lm_eval(context),
         *_policy(context),
         *_tools(context),
         *_memory(context),
@@ -192,19 +194,26 @@ def _ignored(context: Context, variant: AnyVariant) -> list[Finding]:
     ]
 
 
+def _lm_eval(context: Context) -> list[Finding]:
+    """Tasks of lm-eval: known, read from files or from the hub, possible on each engine."""
+    return [Finding("ok" if well else "warn", text) for well, text in check_lm_eval(context)]
+
+
 def _policy(context: Context) -> list[Finding]:
     """A policy may only speak of what this recipe measures."""
     recipe, policy = context.loaded.recipe, context.loaded.policy
     where = f"{context.loaded.recipe.policy} (policy '{policy.name}')"
     findings = []
     for check in policy.quality:
-        if check.suite not in recipe.evaluate.suites:
+        if check.suite not in recipe.evaluate.names:
             raise RecipeError(
                 f"the policy checks suite '{check.suite}', which the recipe does not evaluate",
                 where=where,
-                fix=did_you_mean(check.suite, recipe.evaluate.suites)
-                + "add it to evaluate.suites, or take the check out",
+                fix=did_you_mean(check.suite, recipe.evaluate.names)
+                + "add it to evaluate.suites or evaluate.lm_eval.tasks, or take the check out",
             )
+        if check.suite not in recipe.evaluate.suites:
+            continue  # lm-eval knows how many documents a task has
         if check.suite in context.facts.left_out:
             findings.append(
                 Finding(
@@ -249,6 +258,11 @@ def _policy(context: Context) -> list[Finding]:
     return [Finding("ok", text), *findings]
 
 
+def _tasks(context: Context) -> set[str]:
+    lm_eval = context.loaded.recipe.evaluate.lm_eval
+    return {one.task for one in lm_eval.tasks} if lm_eval else set()
+
+
 def _unchecked(context: Context) -> list[Finding]:
     """Suites whose result decides nothing; a critical one deserves a sentence of its own."""
     quality = context.loaded.policy.quality
@@ -267,7 +281,7 @@ def _unchecked(context: Context) -> list[Finding]:
         for name in loose
     ]
     shown = {check.suite for check in quality} | {*loose}
-    unchecked = sorted({*context.suites} - shown)
+    unchecked = sorted({*context.suites, *_tasks(context)} - shown)
     if unchecked:
         findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
     return findings

@@ -118,6 +118,12 @@ ENVIRONMENTS: dict[str, _Row] = {
         150_000_000,
         150_000_000,
     ),
+    "lmeval": _Row(
+        "lm-evaluation-harness: asks public benchmarks of a served variant",
+        ("lm_eval", "lm_eval.models.openai_completions", "transformers", "datasets"),
+        900_000_000,
+        900_000_000,
+    ),
     "gptqmodel": _Row(
         "GPTQModel: writes the GPTQ format",
         ("torch", "transformers", "gptqmodel"),
