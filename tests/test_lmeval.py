@@ -175,7 +175,9 @@ def test_a_second_pass_pairs_with_the_first() -> None:
     rows, result = imported(recorded("wb_mood"), "wb_mood")
     evidence = builders.simple([1.0], [1.0])
     assert evidence.baseline.evaluation
-    evaluation = evidence.baseline.evaluation.model_copy(update={"suites": (result,)})
+    evaluation = evidence.baseline.evaluation.model_copy(
+        update={"suites": (result,), "repeat": (result,)}
+    )
     side: VariantEvidence = replace(
         evidence.baseline, evaluation=evaluation, rows={"wb_mood": rows}
     )
