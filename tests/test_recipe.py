@@ -198,7 +198,7 @@ def test_a_recipe_outside_a_project_is_told_so_before_its_own_mistakes(tmp_path:
     (tmp_path / "recipe.yaml").write_text("nonsense: [\n")
     with pytest.raises(RecipeError, match="not inside a workbench project") as caught:
         load_recipe(tmp_path / "recipe.yaml")
-    assert "my/recipe.yaml" in caught.value.fix
+    assert "such as my/" in caught.value.fix
     # One that is not there at all is told that.
     with pytest.raises(RecipeError, match="no file"):
         load_recipe(tmp_path / "recipes.yaml")

@@ -212,8 +212,8 @@ def find_project(start: Path) -> Path:
     raise RecipeError(
         "not inside a workbench project: no folder upwards holds eval_suites/ and calib_data/",
         where=str(start),
-        fix="work inside the project (your clone of the workbench); recipes live in a folder of it, "
-        "such as my/recipe.yaml",
+        fix="work inside the project, your clone of the workbench: recipes live in a folder of it, "
+        "such as my/",
     )
 
 
