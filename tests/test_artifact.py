@@ -457,7 +457,9 @@ def test_widths_that_do_not_suit_a_k_quant_fall_back(source: Path, tmp_path: Pat
     found = look(source, make_gguf(source, tmp_path / "a", Q4), Q4)
     assert statuses(found) == {"fallback": "WARN"}
     # Everything of width 128: the embedding and six of seven layers.
-    assert "13 of 20 tensors have a width that is no multiple of 256" in sentence(found, "fallback")
+    assert "13 of 15 matrices have a width that is no multiple of 256" in sentence(
+        found, "fallback"
+    )
     rows = {(g.format, g.why): g for g in found.layers}
     assert rows["Q4_K", "quantized"].layers == LAYERS
     assert not rows["Q5_0", "fell back: width 128"].declared

@@ -14,7 +14,15 @@ from projects import ROOT, edit_recipe
 from workbench import steps
 from workbench.calibration_records import Contamination, Overlap
 from workbench.calibration_spec import CalibrationSpec
-from workbench.contamination import compare, known, length, refuse, windows, words
+from workbench.contamination import (
+    compare,
+    described,
+    known,
+    length,
+    refuse,
+    windows,
+    words,
+)
 from workbench.context import new_run
 from workbench.errors import ContaminationError
 from workbench.sources import SourceRow, read_rows, resolve_source
@@ -88,9 +96,19 @@ def kinds(text: str, *rows: SourceRow, of: Suite | None = None) -> dict[str, int
         (
             "What is the capital of France?",
             "Tell me: what is the capital of France, please",
-            "ngram",
+            "contained",
         ),
         ("What is the capital of France?", "What is the capital of Spain?", None),
+        ("Is this a question?", "Quiz question: Is this a question? Answer with one word.", None),
+        (
+            "Is this a question then?",
+            "Quiz question: Is this a question then? Answer with one word.",
+            "contained",
+        ),
+        ("法国的首都是哪里", "请回答\uff1a法国的首都是哪里\uff1f谢谢", "contained"),
+        ("法国首都是哪里", "请回答\uff1a法国首都是哪里\uff1f谢谢", None),
+        ("Is this a question then?", "This a question then, is it?", None),
+        ("Is this a question then?", "Is this a question thence?", None),
         ("Thank you", "Thank you for your patience", None),
         ("你好吗", "您好\uff0c你好吗\uff0c谢谢", None),
         ("...", "no words to speak of", None),
@@ -122,6 +140,16 @@ def test_a_span_across_messages_and_of_one_field() -> None:
     both = suite(LONG, prompt="{city}: {text}", city="Leeds")
     assert kinds("", row(LONG), of=both) == {"exact": 1}
     assert kinds("", row("Leeds"), of=both) == {}
+    asked = "Which of these two cities is larger?"
+    named = suite("Rome", prompt="{question} {text}", question=asked)
+    assert kinds("", row(f"Quiz. {asked} Answer."), of=named) == {"contained": 1}
+    # The same in every sample is no sample but an instruction, unless it is a passage.
+    told = suite("Rome", "Oslo", prompt="{question} {text}", question=asked)
+    assert kinds("", row(f"Quiz. {asked} Answer."), of=told) == {}
+    assert kinds("", row(asked), of=told) == {}
+    assert kinds("", row(f"Quiz. {asked} Oslo. Answer."), of=told) == {"contained": 1}
+    passage = suite("Rome", "Oslo", prompt="{note} {text}", note=LONG)
+    assert kinds("", row(f"Read: {LONG}."), of=passage) == {"contained": 2}
     # What the prompt does not show was not asked.
     hidden = suite("no", note=LONG)
     assert kinds("", row(LONG), of=hidden) == {}
@@ -149,7 +177,7 @@ def test_refused_above_the_limit_with_the_pairs() -> None:
         refuse(found(0.59), "recipe: calibration")
     assert error.value.exit_code == 2
     assert "12 of 20 samples (60.0%)" in error.value.what
-    assert "row r0 = sample s0 (exact)" in error.value.what
+    assert "row r0, sample s0 (equal to a text)" in error.value.what
     assert "and more, see 'contamination'" in error.value.what
     assert "contamination_limit" in error.value.fix
 
@@ -165,11 +193,28 @@ def test_shared_ngrams_do_not_block() -> None:
     refuse(found, "")
 
 
+def test_what_is_shared_is_said_in_words() -> None:
+    rows = [row(f"Quiz: {LONG} {n}?", id_=f"r{n}\x1b[2J") for n in range(5)]
+    found = compare(
+        CalibrationSpec(source="s"),
+        rows,
+        frozenset(r.id for r in rows),
+        {"asked": suite(LONG, "no", "Is this a question?")},
+    )
+    first, *pairs = described(overlap(found)).splitlines()
+    assert first == "of 3 samples, 1 whole inside a row; 2 too short to check (under 5 words)"
+    assert len(pairs) == 4 and pairs[3] == "  and more, see 'contamination' in calibration.json"
+    assert pairs[0].startswith("  row r0\ufffd[2J, sample s0 (whole inside a row): the kettle you")
+    none = compare(CalibrationSpec(source="s"), [row("x")], frozenset("r"), {"asked": suite(LONG)})
+    assert described(overlap(none)) == "of 1 samples, none"
+
+
 def test_known_only_for_the_same_suites_and_limit() -> None:
     wanted, suites = CalibrationSpec(source="s"), {"asked": suite(LONG)}
     found = compare(wanted, [], frozenset(), suites)
     assert known(found, wanted, suites)
     assert not known(None, wanted, suites)
+    assert not known(found.model_copy(update={"shortest": 4}), wanted, suites)
     assert not known(found, CalibrationSpec(source="s", contamination_limit=0.5), suites)
     other = Suite(suites["asked"].spec, suites["asked"].samples, "changed", Path())
     assert not known(found, wanted, {"asked": other})
@@ -266,14 +311,14 @@ def test_a_run_stops_at_a_contaminated_set(
     validated = workbench("validate", "recipe.yaml")
     assert validated.returncode == 2
     said = " ".join((validated.stdout + validated.stderr).split())
-    assert f"row leak = sample {sample} (normalized)" in said
+    assert f"row leak, sample {sample} (equal but for case and punctuation)" in said
     assert "Traceback" not in said
     ran = workbench("run", "recipe.yaml", "--only", "calibrate")
     assert ran.returncode == 2
     assert not (project / "results" / "smoke").exists()
     # The step alone, as the notebook calls it: the set is sealed and says what it holds.
     for _ in range(2):
-        with pytest.raises(ContaminationError, match=f"row leak = sample {sample}"):
+        with pytest.raises(ContaminationError, match=f"row leak, sample {sample}"):
             steps.calibrate(new_run(project / "recipe.yaml"))
     record = json.loads((project / "results" / "smoke" / "calibration.json").read_text())
     shares = {o["suite"]: o["share"] for o in record["contamination"]["suites"]}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from raw_safetensors import write_raw
 
-from workbench.checkpoint import layer_widths
 from workbench.errors import RecipeError
 from workbench.progress import silent
 from workbench.quantizers import Task, notes, quantizer
@@ -128,9 +127,8 @@ def model(folder: Path, hidden: int, intermediate: int, layers: int = 2) -> Chec
 
 def test_notes_count_the_tensors_that_will_fall_back(tmp_path: Path) -> None:
     checkpoint = model(tmp_path, hidden=96, intermediate=256)
-    assert layer_widths(tmp_path) == {96: 4, 256: 2}
     (note,) = notes(GgufSpec(name="q4", type="Q4_K_M"), checkpoint)
-    assert "q4: 4 of 6 layer weights have rows of 96, which 256 does not divide" in note
+    assert "q4: 5 of 7 matrices have rows of 96, which 256 does not divide" in note
     assert "Q5_0 and Q8_0 instead of Q4_K_M" in note
     assert notes(GgufSpec(name="q8", type="Q8_0"), checkpoint) == []
     assert notes(FakeSpec(name="f"), checkpoint) == []
@@ -139,10 +137,10 @@ def test_notes_count_the_tensors_that_will_fall_back(tmp_path: Path) -> None:
 def test_notes_know_rows_that_no_block_divides(tmp_path: Path) -> None:
     checkpoint = model(tmp_path, hidden=40, intermediate=96)
     (note,) = notes(GgufSpec(name="g", type="Q6_K"), checkpoint)
-    assert "6 of 6 layer weights have rows of 40, 96" in note
+    assert "7 of 7 matrices have rows of 40, 96" in note
     assert "makes them Q8_0 and F16 instead of Q6_K" in note
     (note,) = notes(GgufSpec(name="g", type="Q8_0"), checkpoint)
-    assert "4 of 6 layer weights have rows of 40, which 32 does not divide" in note
+    assert "5 of 7 matrices have rows of 40, which 32 does not divide" in note
     assert "makes them F16 instead of Q8_0" in note
     assert notes(GgufSpec(name="g", type="F16"), checkpoint) == []
 

@@ -14,6 +14,7 @@ from workbench.fit import notes
 from workbench.gpus import GPUS, named
 from workbench.matrix import FORMATS, check_dtype, engines, machines, matrix
 from workbench.matrix_view import show
+from workbench.quantizers.llmcompressor_checks import check_fp8
 from workbench.support import dtype, lane
 from workbench.variants import METHODS, Fp8Spec
 
@@ -105,7 +106,12 @@ def test_what_a_format_does_to_a_checkpoint(tmp_path: Path) -> None:
     found = {n.format: n for n in notes(inspect(source), read_tensors(source))}
     # Widths are 128 and 256, and the key and value matrices have 64 rows.
     assert [found[f"group_size {n}"].level for n in (128, 64, 32)] == ["ok", "ok", "ok"]
-    assert found["FP8 W8A8 block"].text.startswith("sizes 64 are")
+    # The same words as `validate`, which refuses it.
+    assert found["FP8 W8A8 block"].level == "no"
+    with pytest.raises(RecipeError) as error:
+        check_fp8(Fp8Spec(name="b", scheme="block"), inspect(source))
+    assert error.value.what == found["FP8 W8A8 block"].text
+    assert "the 64 rows of 'model.layers.0.self_attn.k_proj.weight'" in error.value.what
     assert "13 of 15 matrices" in found["GGUF Q4_K_M"].text
     assert "become Q5_0" in found["GGUF Q4_K_M"].text
     assert "shares the embeddings" in found["checkpoint"].text

@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from workbench.context import new_run
 from workbench.errors import RecipeError
 from workbench.notebooks import NotebookFailure, execute
 
@@ -41,6 +42,8 @@ def test_contract(path: Path) -> None:
     for line in code[0].source.splitlines():
         parsed = ast.parse(line).body[0]
         assert isinstance(parsed, ast.AnnAssign) and "  # " in line, "name: str = value  # help"
+    # Whatever the parameters are, it says which run it is about.
+    assert code[1].source.endswith("context = open_run(run_name)\ncontext")
     last = ast.parse(code[-1].source).body[-1]
     assert isinstance(last, ast.Expr) and ast.unparse(last).startswith("show(")
 
@@ -91,3 +94,8 @@ def test_driver_keeps_the_copy_of_a_failure(tmp_path: Path) -> None:
     assert "broken here" in (tmp_path / "o.ipynb").read_text()
     assert str(tmp_path / "o.ipynb") == caught.value.where
     shutil.rmtree(tmp_path / ".ipynb_checkpoints", ignore_errors=True)
+
+
+def test_a_run_that_was_opened_says_which_it_is(project: Path) -> None:
+    said = repr(new_run(project / "recipe.yaml"))
+    assert said == f"run 'smoke' of {project / 'recipe.yaml'}, kept in {project / 'results/smoke'}"

@@ -192,3 +192,13 @@ def test_texts_and_patterns_that_cannot_be(project: Path, old: str, new: str, sa
     assert says in error.value.what
     line = next(n for n, text in enumerate(recipe.read_text().splitlines(), 1) if new in text)
     assert error.value.where == f"{recipe}:{line}"
+
+
+def test_a_recipe_outside_a_project_is_told_so_before_its_own_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("nonsense: [\n")
+    with pytest.raises(RecipeError, match="not inside a workbench project") as caught:
+        load_recipe(tmp_path / "recipe.yaml")
+    assert "such as my/" in caught.value.fix
+    # One that is not there at all is told that.
+    with pytest.raises(RecipeError, match="no file"):
+        load_recipe(tmp_path / "recipes.yaml")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,11 +92,31 @@ def test_records_of_another_recipe(workbench: Call, run: Path, project: Path) ->
     edit_recipe(project, lambda r: r["variants"][0].update(damage=0.9))
     assert workbench("run", "recipe.yaml", "--force", "evalute").returncode == 2
     gate = workbench("gate")
-    assert gate.returncode == 0 and "have changed since" in " ".join(gate.stdout.split())
+    assert gate.returncode == 0 and "policy changed since" in " ".join(gate.stdout.split())
     lock = run / "recipe.lock.yaml"
     lock.write_text(lock.read_text().replace("damage: 0.0", "damage: 0.9"))
     mixed = workbench("gate")
     assert mixed.returncode == 2 and "planned for another recipe" in mixed.stderr
+
+
+def test_gate_says_that_a_suite_is_no_longer_what_was_asked(
+    workbench: Call, run: Path, project: Path
+) -> None:
+    def said() -> str:
+        done = workbench("gate")
+        assert done.returncode == 10, done.stderr
+        return " ".join(done.stdout.split())
+
+    assert "changed since" not in said()
+    suites = (project / "eval_suites").resolve()
+    (project / "eval_suites").unlink()
+    shutil.copytree(suites, project / "eval_suites")
+    assert "changed since" not in said()
+    samples = project / "eval_suites" / "sentiment" / "samples.jsonl"
+    samples.write_text(samples.read_text().replace("kettle", "toaster", 1))
+    assert "suite 'sentiment' changed since; workbench run" in said()
+    samples.write_text("broken")
+    assert "suite 'sentiment' changed since" in said()
 
 
 def test_forced_step_that_fails_leaves_no_old_evidence(

@@ -163,7 +163,7 @@ def test_broken_suite_names_file_and_line(
     shipped = (project / "eval_suites").resolve()
     (project / "eval_suites").unlink()
     folder = project / "eval_suites"
-    for suite in shipped.iterdir():
+    for suite in (p for p in shipped.iterdir() if p.is_dir()):
         (folder / suite.name).mkdir(parents=True)
         for file in suite.iterdir():
             (folder / suite.name / file.name).write_bytes(file.read_bytes())
@@ -259,6 +259,8 @@ def test_tools_that_the_chat_template_does_not_show(
     shutil.copytree(ROOT / "eval_suites", project / "eval_suites")
     spec = CALLS | {"scorer": {"name": "judge", "rubric": "the right tool"}}
     write(project / "eval_suites" / "calls", spec | {"name": "calls"}, SAMPLE)
+    judge = {"url": "http://127.0.0.1:1", "model": "judge"}
+    edit_recipe(project, lambda r: r["evaluate"].update(judge=judge))
     edit_recipe(project, lambda r: r["evaluate"]["suites"].append("calls"))
     assert "suite 'calls': the model's chat template shows no tools" in (
         workbench("validate", "recipe.yaml").stdout

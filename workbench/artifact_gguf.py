@@ -20,6 +20,7 @@ import numpy as np
 from workbench.artifact_files import check
 from workbench.artifact_records import Artifact, ArtifactCheck, LayerGroup
 from workbench.checkpoint import read_config, read_template, read_tensors
+from workbench.gguf_fallback import BLOCK, EXPERT, FALLBACK, counted, matrices
 from workbench.gguf_header import Gguf, GgufTensor, Long, read_gguf
 from workbench.records import Calibration, Checkpoint
 from workbench.variants import GgufSpec
@@ -41,12 +42,6 @@ TYPES = {
     "Q2_K": ("Q2_K", 3.17),
     "IQ4_XS": ("IQ4_XS", 4.25),
 }
-#: Base type -> what llama.cpp takes where the width is no multiple of 256.
-FALLBACK = {
-    **{"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"},
-    "IQ4_XS": "IQ4_NL",
-}
-_SUPER_BLOCK = 256
 #: What llama.cpp mixes into a K-quant file by its own rules.
 _MIXED = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_XS")
 _TOLERANCE, _MIXTURE_TOLERANCE = 0.02, 0.15
@@ -59,14 +54,6 @@ _SCALES = {
 }
 #: Tensors a converter adds that are no weights of the source.
 _ADDED = re.compile(r"^rope_freqs|^rope_factors")
-_EXPERT = re.compile(r"\.experts\.\d+\.")
-
-
-def fallbacks(base: str, widths: Mapping[str, int]) -> dict[str, str]:
-    """Tensor name -> the type it falls back to, of those whose width does not divide by 256."""
-    if base not in FALLBACK:
-        return {}
-    return {name: FALLBACK[base] for name, width in widths.items() if width % _SUPER_BLOCK}
 
 
 def base_type(variant: GgufSpec, source_dtype: str) -> str:
@@ -138,14 +125,14 @@ def examine_gguf(
 
 def _account(
     before: Mapping[str, tuple[int, ...]], file: Gguf, variant: GgufSpec, source: Checkpoint
-) -> tuple[list[ArtifactCheck], tuple[LayerGroup, ...], list[str]]:
+) -> tuple[list[ArtifactCheck], tuple[LayerGroup, ...], dict[str, str]]:
     """Every tensor of the source under its GGUF name, with the type it got and why."""
     names = _names(file, source)
     wanted: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     problems: list[str] = []
     for name, shape in before.items():
-        found = names.get_name(_EXPERT.sub(".experts.", name), try_suffixes=(".weight", ".bias"))
+        found = names.get_name(EXPERT.sub(".experts.", name), try_suffixes=(".weight", ".bias"))
         tied = source.tied_embeddings and name == "lm_head.weight" and found not in file.tensors
         if tied:
             continue
@@ -171,7 +158,7 @@ def _account(
         [
             check("tensors", problems, good),
             check("types", low, f"no weight has fewer bits than {base}"),
-            check("fallback", _told(fell, len(file.tensors)), f"every width suits {base}", "WARN"),
+            check("fallback", _told(fell, file), f"every width suits {base}", "WARN"),
         ],
         groups,
         fell,
@@ -189,8 +176,8 @@ def _names(file: Gguf, source: Checkpoint) -> Any:
     return get_tensor_name_map(found[0], source.layers)
 
 
-def _types(file: Gguf, base: str) -> tuple[tuple[LayerGroup, ...], list[str], list[str]]:
-    """Tensors by type; those with fewer bits than asked; those that fell back."""
+def _types(file: Gguf, base: str) -> tuple[tuple[LayerGroup, ...], list[str], dict[str, str]]:
+    """Tensors by type; those with fewer bits than asked; those that fell back, with their type."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     def bits(kind: str) -> float:
@@ -198,15 +185,15 @@ def _types(file: Gguf, base: str) -> tuple[tuple[LayerGroup, ...], list[str], li
         return 8 * block[1] / block[0]
 
     low: list[str] = []
-    fell: list[str] = []
+    fell: dict[str, str] = {}
     rows: dict[tuple[str, str, bool], list[tuple[str, GgufTensor]]] = {}
     for name, tensor in file.tensors.items():
         why, declared = "quantized" if tensor.type not in _FLOATS else "as converted", True
         if len(tensor.shape) < 2:
             why = "norms and biases"
-        elif base in FALLBACK and tensor.shape[-1] % _SUPER_BLOCK:
+        elif base in FALLBACK and tensor.shape[-1] % BLOCK:
             why, declared = f"fell back: width {tensor.shape[-1]}", False
-            fell.append(f"{name} {tensor.type}")
+            fell[name] = tensor.type
         elif tensor.type in _MIXED:
             why = f"part of the mixture of {base}" if tensor.type != base else why
         elif tensor.type != base:
@@ -236,19 +223,20 @@ def _types(file: Gguf, base: str) -> tuple[tuple[LayerGroup, ...], list[str], li
     return tuple(sorted(groups, key=lambda g: (-g.parameters, g.format))), low, fell
 
 
-def _told(fell: list[str], total: int) -> list[str]:
+def _told(fell: Mapping[str, str], file: Gguf) -> list[str]:
     if not fell:
         return []
-    kinds = Counter(text.rpartition(" ")[2] for text in fell)
+    all_ = matrices({n: t.shape for n, t in file.tensors.items()}, tied=False)
+    kinds = Counter(fell.values())
     into = ", ".join(f"{count} to {kind}" for kind, count in kinds.most_common())
     return [
-        f"{len(fell)} of {total} tensors have a width that is no multiple of {_SUPER_BLOCK} and "
-        f"fell back: {into}"
+        f"{counted({n: all_[n] for n in fell}, all_)} have a width that is no multiple of {BLOCK} "
+        f"and fell back: {into}"
     ]
 
 
 def _size(
-    file: Gguf, path: Path, variant: GgufSpec, source: Checkpoint, fell: list[str]
+    file: Gguf, path: Path, variant: GgufSpec, source: Checkpoint, fell: Mapping[str, str]
 ) -> ArtifactCheck:
     total = sum(t.elements for t in file.tensors.values()) or 1
     bits = 8 * sum(t.bytes for t in file.tensors.values()) / total
@@ -264,7 +252,7 @@ def _size(
     if abs(bits - nominal) <= slack:
         return check("size", [], text)
     if fell:
-        text += f", {len(fell)} tensors fell back to larger types"
+        text += f", {len(fell)} matrices fell back to larger types"
     return check("size", [text], "", "WARN" if mixture else "FAIL")
 
 

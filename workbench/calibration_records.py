@@ -15,6 +15,13 @@ LENGTH_BINS = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 MOST_DROPPED_IDS = 20
 
 OverlapKind = Literal["exact", "normalized", "contained", "ngram"]
+#: What became of a sample, in words; see `workbench.contamination`.
+SAID: dict[OverlapKind, str] = {
+    "exact": "equal to a text",
+    "normalized": "equal but for case and punctuation",
+    "contained": "whole inside a row",
+    "ngram": "sharing 13 words in a row",
+}
 
 
 class CalibrationPart(Record):
@@ -92,7 +99,7 @@ class Overlap(Record):
     matched: dict[OverlapKind, int] = Field(
         description="samples by the strictest kind of match they have; samples without one missing"
     )
-    short: int = Field(description="samples of under 4 words: only equality is looked for")
+    short: int = Field(description="samples too short to be looked for but by equality")
     share: float = Field(
         description="of the samples: equal, or whole in a row; what the limit is about"
     )
@@ -107,6 +114,7 @@ class Contamination(Record):
     rows: int = Field(description="rows that were compared")
     limit: float
     ngram: int = Field(description="words; a Chinese or Japanese character is 0.65 of one")
+    shortest: int = Field(4, description="words of a sample that is looked for inside a row")
     suites: tuple[Overlap, ...]
 
 

@@ -312,15 +312,6 @@ def _packed_bits(quantization: Any) -> int:
     return 32
 
 
-def layer_widths(path: Path) -> dict[int, int]:
-    """Input width -> how many linear layers have it, embeddings and output layer left out.
-
-    Raises:
-        CheckpointError: a shard is missing or damaged.
-    """
-    return dict(_widths(read_tensors(path)))
-
-
 def is_linear(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor is the weight of a linear layer a method may quantize, by its name."""
     return name.endswith(".weight") and len(shape) == 2 and not _NOT_LINEAR.search(name)

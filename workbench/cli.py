@@ -158,6 +158,7 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
     from rich.markup import escape
 
     from workbench import steps
+    from workbench.collect import changed_suites
     from workbench.context import open_run
     from workbench.recipe import changed_since
 
@@ -165,10 +166,12 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
     with context.run.lock():
         record = steps.gate(context)
     console = _console()
-    if changed_since(context.loaded):
+    changed = ["recipe or policy"] if changed_since(context.loaded) else []
+    changed += [f"suite '{name}'" for name in changed_suites(context)]
+    if changed:
         console.print(
-            "[yellow]warn[/] decided as the run was started: recipe or policy have changed since; "
-            f"workbench run {escape(str(context.loaded.source))} applies them",
+            f"[yellow]warn[/] decided as the run was started: {escape(', '.join(changed))} "
+            f"changed since; workbench run {escape(str(context.loaded.source))} applies that",
             highlight=False,
             soft_wrap=True,
         )

@@ -30,7 +30,7 @@ from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
 from workbench.store import read_record, write_atomic
 from workbench.suite_spec import Sample
-from workbench.suites import Suite
+from workbench.suites import Suite, find_suite, load_suite
 from workbench.variants import AnyVariant
 
 R = TypeVar("R", bound=Record)
@@ -130,6 +130,26 @@ def decided(context: Context, evidence: Evidence) -> Gate:
         policy_digest=context.loaded.policy_digest,
         id_=gate_spec(context.loaded, context.run, ids).id,
     )
+
+
+def changed_suites(context: Context) -> list[str]:
+    """Names of the suites that are no longer what the run's answers were asked of."""
+    asked: dict[str, set[str]] = {}
+    for variant in context.loaded.recipe.all_variants:
+        path = context.run.variant(variant.name) / "evaluation.json"
+        if path.is_file():
+            for result in read_record(path, Evaluation).suites:
+                asked.setdefault(result.suite, set()).add(result.suite_digest)
+    folder = context.loaded.project / "eval_suites"
+    wanted = context.loaded.recipe.evaluate.suites
+    return [n for n, known in asked.items() if n in wanted and known != {_digest(n, folder)}]
+
+
+def _digest(name: str, folder: Path) -> str | None:
+    try:
+        return load_suite(find_suite(name, folder)).digest
+    except SuiteError:
+        return None  # gone or broken: not what was asked
 
 
 def report(context: Context) -> Gate:

@@ -2,42 +2,54 @@
 
 A score on a text the method was tuned on says little.
 
-Compared are a row's messages and the fields a suite's prompt shows of a sample. Of what they
-share, the strictest kind counts:
+Compared are a row's messages and the fields a suite's prompt shows of a sample, together and one by
+one. Of what they share, the strictest kind counts:
 
 - ``exact``: a message (or the whole row) is the sample, spaces around it apart;
 - ``normalized``: the same after NFKC, case folding, and with punctuation and white space as one;
-- ``contained``: the whole of a sample of 13 words or more stands in the row;
-- ``ngram``: 13 words in a row are shared, or the whole of a shorter sample of 4 words or more.
+- ``contained``: the whole of it stands inside the row, word for word, and it has 5 words or more;
+- ``ngram``: 13 words in a row are shared.
 
-13 words are the window GPT-3 was cleaned with (Brown et al. 2020, appendix C). Chinese and Japanese
-have no spaces: there a token is one character and counts as 0.65 of a word, so that 13 words are
-20 characters. The first three kinds count against the recipe's limit; n-grams are shown.
-Texts are looked up by hash, so the time grows with their length and not with the pairs.
+13 words are the window GPT-3 was cleaned with (Brown et al. 2020, appendix C). A whole question is
+no such window: most have fewer words, and all of one in a row is no chance from 5 words on ("Thank
+you very much" has 4). Shorter samples are counted as too short, and only equality is looked for. So
+that an instruction is not taken for the sample it belongs to, one field of several that has under
+13 words counts only where no other sample of the suite has the same.
+
+Chinese and Japanese have no spaces: there a token is one character and counts as 0.65 of a word, so
+that 13 words are 20 characters and 5 are 8. The first three kinds count against the recipe's limit;
+n-grams are shown. Texts are looked up by hash, so the time grows with their length and not with the
+pairs.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
-from workbench.calibration_records import Contamination, Overlap, OverlapKind, OverlapPair
+from workbench.calibration_records import (
+    SAID,
+    Contamination,
+    Overlap,
+    OverlapKind,
+    OverlapPair,
+)
 from workbench.calibration_spec import CalibrationSpec
 from workbench.errors import ContaminationError
 from workbench.sources import SourceRow
 from workbench.suites import Suite, fields_shown
 
 NGRAM = 13
-#: Shorter samples are compared by equality alone: "Thank you very much" is in every letter.
-SHORTEST = 4
+#: Words of the shortest sample that is looked for inside a row.
+SHORTEST = 5
 KINDS: tuple[OverlapKind, ...] = ("exact", "normalized", "contained", "ngram")
 #: Kinds that count against the limit.
 BLOCKING = KINDS[:3]
 MOST_PAIRS = 50
-_SHOWN = 10
+_SHOWN, _FEW = 10, 3
 _TEXT = 80
 
 # Weights are whole numbers, so that a window does not depend on how fractions are added.
@@ -124,6 +136,7 @@ def compare(
         rows=compared,
         limit=spec.contamination_limit,
         ngram=NGRAM,
+        shortest=SHORTEST,
         suites=tuple(overlaps),
     )
 
@@ -134,7 +147,7 @@ def known(
     """Whether a comparison is of these suites and under this limit."""
     return (
         found is not None
-        and found.ngram == NGRAM
+        and (found.ngram, found.shortest) == (NGRAM, SHORTEST)
         and found.scope == spec.contamination_scope
         and found.limit == spec.contamination_limit
         and {o.suite: o.suite_digest for o in found.suites}
@@ -162,10 +175,7 @@ def refuse(found: Contamination, where: str) -> None:
             f"({overlap.share:.1%}) stand in the calibration set, {found.limit:.1%} are accepted"
         )
         blocking = [pair for pair in overlap.pairs if pair.kind in BLOCKING]
-        lines += [
-            f"  row {pair.row} = sample {pair.sample} ({pair.kind}): {pair.text}"
-            for pair in blocking[:_SHOWN]
-        ]
+        lines += map(_told, blocking[:_SHOWN])
         if len(blocking) > _SHOWN:
             lines.append("  and more, see 'contamination' in calibration.json")
     if lines:
@@ -174,6 +184,25 @@ def refuse(found: Contamination, where: str) -> None:
             where=where,
             fix="take the rows out of the source, or accept the share with 'contamination_limit'",
         )
+
+
+def described(overlap: Overlap) -> str:
+    """What a suite shares with the set, in a sentence, and below it the first pairs."""
+    shared = [f"{count} {SAID[kind]}" for kind, count in overlap.matched.items()]
+    text = f"of {overlap.samples} samples, {', '.join(shared) or 'none'}"
+    if overlap.short:
+        text += f"; {overlap.short} too short to check (under {SHORTEST} words)"
+    more = len(overlap.pairs) - _FEW
+    pairs = [*map(_told, overlap.pairs[:_FEW])]
+    if more > 0:
+        pairs.append("  and more, see 'contamination' in calibration.json")
+    return "\n".join([text, *pairs])
+
+
+def _told(pair: OverlapPair) -> str:
+    text = f"  row {pair.row}, sample {pair.sample} ({SAID[pair.kind]}): {pair.text}"
+    # What a file says moves no cursor.
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 class _Target(NamedTuple):
@@ -192,17 +221,19 @@ class _Index:
         self._grams: dict[str, dict[_Target, None]] = defaultdict(dict)
         self.short = dict.fromkeys(suites, 0)
         for name, suite in suites.items():
-            for sample in suite.samples:
-                texts = list(_texts(suite, sample.model_dump()))
-                self._add(_Target(name, sample.id), texts)
-                self.short[name] += all(length(words(text)) < SHORTEST for text in texts)
+            fields = [list(_texts(suite, sample.model_dump())) for sample in suite.samples]
+            often = Counter(_key(words(text)) for texts in fields for text in {*texts})
+            for sample, texts in zip(suite.samples, fields, strict=True):
+                self._add(_Target(name, sample.id), texts, often)
+                self.short[name] += length(words("\n".join(texts))) < SHORTEST
 
-    def _add(self, target: _Target, texts: Sequence[str]) -> None:
+    def _add(self, target: _Target, texts: Sequence[str], often: Mapping[str, int]) -> None:
         whole = "\n".join(texts)
         for text in dict.fromkeys([whole, *texts]):
             tokens = words(text)
-            # One short field of several, such as a city, is not the sample.
-            if text != whole and length(tokens) < SHORTEST:
+            # One short field of several, such as a city or an instruction, is not the sample.
+            alone = often.get(_key(tokens), 0) < 2
+            if text != whole and length(tokens) < (SHORTEST if alone else NGRAM):
                 continue
             self._exact[text.strip()].append(target)
             if tokens:
@@ -231,8 +262,7 @@ class _Index:
         for start, end in windows(tokens, SHORTEST):
             for target, whole in self._whole.get(_key(tokens[start:end]), ()):
                 if tokens[start : start + len(whole)] == whole:
-                    long = length(whole) >= NGRAM
-                    add(target, "contained" if long else "ngram", _joined(whole))
+                    add(target, "contained", _joined(whole))
         for start, end in windows(tokens, NGRAM):
             for target in self._grams.get(_key(tokens[start:end]), ()):
                 add(target, "ngram", _joined(tokens[start:end]))

@@ -40,6 +40,10 @@ class Context:
     loaded: Loaded
     run: Run
 
+    def __repr__(self) -> str:
+        """Which run this is: the line below the cell of a notebook that opened it."""
+        return f"run '{self.run.name}' of {self.loaded.source}, kept in {self.run.path}"
+
     @cached_property
     def model_path(self) -> Path:
         """Folder of the unquantized checkpoint."""

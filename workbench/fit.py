@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.artifact_gguf import FALLBACK, TYPES, fallbacks
+from workbench.artifact_gguf import TYPES
 from workbench.checkpoint import is_linear
+from workbench.gguf_fallback import BLOCK, EXPERT, FALLBACK, counted, matrices, misfits
 from workbench.quantconfig import Scheme
+from workbench.quantizers.llmcompressor_checks import block_misfit
 from workbench.records import Checkpoint
 from workbench.safetensors_header import Tensor
 
@@ -75,10 +77,9 @@ def notes(
         bits = sum(scheme.bits_per_weight(w, r) * r * w for r, w in linear.values())
         found.append(_size(label, kept + bits / 8, memory_bytes))
     found += [_group(size, widths) for size in _GROUPS]
-    odd = [w for w in widths if w % 128] + [r for r, _ in linear.values() if r % 128]
-    if odd:
-        text = f"sizes {_some(odd)} are no multiples of 128: blocks at the edges are partial"
-        found.append(Note("FP8 W8A8 block", "warn", f"{text}, and vLLM may refuse to split them"))
+    bad = block_misfit(widths, {n: t.shape for n, t in tensors.items()})
+    text = bad or "blocks of 128 x 128 fit every layer"
+    found.append(Note("FP8 W8A8 block", "no" if bad else "ok", text))
     found += _k_quants(checkpoint, tensors)
     return found
 
@@ -106,17 +107,18 @@ def _some(values: list[int], shown: int = 5) -> str:
 
 def _k_quants(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> list[Note]:
     """How many matrices each K-quant cannot take as they are."""
-    widths = {n: t.shape[-1] for n, t in tensors.items() if len(t.shape) >= 2}
+    tied = checkpoint.tied_embeddings
+    widths = matrices({n: t.shape for n, t in tensors.items()}, tied=tied)
+    fell = misfits(widths)
+    held = sum(t.elements for n, t in tensors.items() if EXPERT.sub(".experts.", n) in fell)
     found = []
     for name, (base, _) in TYPES.items():
         if base not in FALLBACK:
             continue
-        fell = fallbacks(base, widths)
         if fell:
-            share = sum(tensors[n].elements for n in fell) / checkpoint.parameters
             text = (
-                f"{len(fell)} of {len(widths)} matrices ({share:.0%} of the parameters) have a "
-                f"width that is no multiple of 256 and become {FALLBACK[base]} or larger"
+                f"{counted(fell, widths)} ({held / checkpoint.parameters:.0%} of the parameters) "
+                f"have a width that is no multiple of {BLOCK} and become {FALLBACK[base]} or larger"
             )
             found.append(Note(f"GGUF {name}", "warn", text))
         else:

@@ -212,7 +212,8 @@ def find_project(start: Path) -> Path:
     raise RecipeError(
         "not inside a workbench project: no folder upwards holds eval_suites/ and calib_data/",
         where=str(start),
-        fix="run from inside the project, or put the recipe there",
+        fix="work inside the project, your clone of the workbench: recipes live in a folder of it, "
+        "such as my/",
     )
 
 
@@ -222,8 +223,10 @@ def load_recipe(path: Path) -> Loaded:
     Raises:
         RecipeError: anything wrong in either file, or a file that is missing.
     """
-    recipe = load_spec(path, Recipe)
     folder = path.resolve().parent
+    # First: mending a file that stands in the wrong place would be in vain.
+    project = find_project(folder) if path.is_file() else None
+    recipe = load_spec(path, Recipe)
     policy_path = folder / recipe.policy
     if not policy_path.is_file():
         near = (
@@ -250,7 +253,7 @@ def load_recipe(path: Path) -> Loaded:
                 if build
                 else f"looked for {model_path}; paths are relative to the recipe file",
             )
-    return Loaded(recipe, policy, path.resolve(), find_project(folder), model_path)
+    return Loaded(recipe, policy, path.resolve(), project or find_project(folder), model_path)
 
 
 def dump_lock(loaded: Loaded) -> bytes:

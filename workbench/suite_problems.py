@@ -258,7 +258,8 @@ class SampleCheck:
             return
         bad_target = check_target(self._suite, sample)
         if bad_target:
-            yield bad_target, ""
+            what, _, fix = bad_target.partition("\n")
+            yield what, fix
         elif self._validator is not None:
             for bad in self._validator.iter_errors(sample.target):
                 yield (

@@ -12,6 +12,7 @@ The rules are in `workbench.suite_problems`, files in `workbench.suite_files`, t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from workbench.prompts import fill as fill
 from workbench.prompts import placeholders as placeholders
 from workbench.prompts import render_prompt as render_prompt
 from workbench.recipe import load_spec, read_yaml
+from workbench.scorers import check_scorer
 from workbench.suite_files import SAMPLES_FILE as SAMPLES_FILE
 from workbench.suite_files import SPEC_FILE as SPEC_FILE
 from workbench.suite_files import lines, parse_sample, read_resource, resource_names
@@ -105,8 +107,12 @@ def load_suite(path: Path) -> Suite:
             found.append(SpecProblem(("scorer", key), str(bad)))
     # A target cannot be compared under a schema, tools or a file that are broken themselves.
     usable = not any(p.loc[0] in ("response_schema", "tools", "scorer") for p in found)
+    bare = Suite(spec, (), "", path, resources)
+    if usable and (bad_scorer := check_scorer(bare)):
+        found.append(_of_scorer(bad_scorer))
+        usable = False
     samples_file = _samples_file(path, spec)
-    check = SampleCheck(Suite(spec, (), "", path, resources), usable=usable)
+    check = SampleCheck(bare, usable=usable)
     samples, problems = _read(samples_file, check)
     if spec.cluster and samples and not any(spec.cluster in s.model_dump() for s in samples):
         # One mistake in suite.yaml, not one in each line.
@@ -198,6 +204,13 @@ def _read(path: Path, check: SampleCheck) -> tuple[list[Sample], list[_Problem]]
             _Problem(str(path), "the suite has no sample", "write one JSON object a line")
         )
     return samples, problems
+
+
+def _of_scorer(complaint: str) -> SpecProblem:
+    """What `check_scorer` says, at the option it quotes."""
+    what, _, fix = complaint.partition("\n")
+    option = re.match(r"'scorer\.(\w+)'", what)
+    return SpecProblem(("scorer", option[1]) if option else ("scorer",), what, fix)
 
 
 @dataclass(frozen=True)

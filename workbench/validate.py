@@ -14,7 +14,7 @@ from workbench import envs
 from workbench.base import BASELINE
 from workbench.calibration import draw
 from workbench.checkpoint import is_linear, read_tensors
-from workbench.contamination import compare, refuse
+from workbench.contamination import compare, described, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.lmeval import check as check_lm_eval
@@ -107,8 +107,7 @@ def _calibration(context: Context) -> list[Finding]:
     compared = compare(spec, rows, record.row_ids, context.suites)
     refuse(compared, f"{context.loaded.source}: calibration")
     for overlap in compared.suites:
-        shared = ", ".join(f"{n} {kind}" for kind, n in overlap.matched.items()) or "none"
-        text = f"suite '{overlap.suite}' in the calibration set: {shared} of {overlap.samples}"
+        text = f"suite '{overlap.suite}' in the calibration set: {described(overlap)}"
         findings.append(Finding("warn" if overlap.matched else "ok", text))
     return findings
 

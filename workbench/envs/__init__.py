@@ -100,7 +100,7 @@ ENVIRONMENTS: dict[str, _Row] = {
         7_000_000_000,
     ),
     "vllm": _Row(
-        "vLLM: serves every variant",
+        "vLLM: serves everything but GGUF files",
         ("torch", "transformers", "vllm", "vllm.entrypoints.openai.api_server"),
         3_600_000_000,
         12_000_000_000,
@@ -113,7 +113,7 @@ ENVIRONMENTS: dict[str, _Row] = {
         _LLAMA_CPP,
     ),
     "llamacpp": _Row(
-        "llama.cpp: the reference the demo checkpoint's tokenizer is compared with",
+        "llama.cpp's own server (xllamacpp): serves GGUF files",
         ("xllamacpp",),
         150_000_000,
         150_000_000,
@@ -144,7 +144,7 @@ ENVIRONMENTS: dict[str, _Row] = {
         targets=("cuda",),
     ),
 }
-#: What a run needs. `llamacpp` is for the tests.
+#: What most runs need; a recipe with GGUF variants also has `gguf` and `llamacpp` made.
 DEFAULT = ("quantize", "vllm")
 
 

@@ -15,9 +15,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from workbench.checkpoint import copy_companions, layer_widths, read_config
+from workbench.checkpoint import copy_companions, read_config, read_tensors
 from workbench.digest import content_id, sha256_file
 from workbench.errors import CheckpointError, RecipeError, did_you_mean
+from workbench.gguf_fallback import BLOCK, SMALL_BLOCK, counted, matrices, misfits
 from workbench.jobs import JobResult, run_job
 from workbench.quantizers import QuantizeOutcome, Task
 from workbench.quantizers.cores import available_cores, threads
@@ -50,9 +51,6 @@ FALLBACKS = {
 #: None of these needs an importance matrix by llama.cpp's rules (`tensor_requires_imatrix`: the
 #: IQ1, IQ2 and IQ3_XXS types and Q2_K_S do), but below four and a half bits it makes a difference.
 _BETTER_WEIGHED = ("Q3_K_M", "Q2_K", "IQ4_XS")
-_BLOCK = 256
-#: What the types without 256 in a block have; a row that even this does not divide becomes F16.
-_SMALL_BLOCK = 32
 #: Tensors llama-imatrix makes no entry for by default, and neither do we.
 _NEVER_WEIGHED = ("token_embd.weight", "output.weight")
 
@@ -104,18 +102,19 @@ class LlamaCpp:
         """What will work but may surprise: types that fall back, weights that are left out."""
         folder = Path(checkpoint.path)
         try:
-            widths, config = layer_widths(folder), read_config(folder)
+            widths, config = _matrices(checkpoint), read_config(folder)
         except (CheckpointError, OSError):
             return []  # whoever reads it next says what is wrong with it
         found = []
-        block = _BLOCK if variant.type in FALLBACKS else _SMALL_BLOCK
-        odd = {width: n for width, n in widths.items() if width % block}
+        block = BLOCK if variant.type in FALLBACKS else SMALL_BLOCK
+        odd = misfits(widths, block)
+        sizes = sorted({*odd.values()})
         if odd and variant.type in (*FALLBACKS, "Q8_0"):
-            instead = {FALLBACKS[variant.type] for width in odd if width % _SMALL_BLOCK == 0}
-            instead |= {"F16" for width in odd if width % _SMALL_BLOCK}
+            instead = {FALLBACKS[variant.type] for width in sizes if width % SMALL_BLOCK == 0}
+            instead |= {"F16" for width in sizes if width % SMALL_BLOCK}
             found.append(
-                f"{variant.name}: {sum(odd.values())} of {sum(widths.values())} layer weights have "
-                f"rows of {', '.join(map(str, sorted(odd)))}, which {block} does not divide; "
+                f"{variant.name}: {counted(odd, widths)} have rows of "
+                f"{', '.join(map(str, sizes))}, which {block} does not divide; "
                 f"llama.cpp makes them {' and '.join(sorted(instead, reverse=True))} instead of "
                 f"{variant.type}, so the file is larger than its name says"
             )
@@ -264,7 +263,7 @@ def _quantize(task: Task, source: Path) -> QuantizeOutcome:
     peaks = [j.peak_memory_bytes for j in jobs if j.peak_memory_bytes]
     packages = {**(measured or {}).get("packages", {}), **job.value["packages"]}
     return QuantizeOutcome(
-        choices=_choices(variant, job.value, measured, task.calibration),
+        choices=_choices(task, job.value, measured),
         packages=packages,
         seconds=sum(j.seconds for j in jobs),
         peak_memory_bytes=max(peaks, default=None),
@@ -316,13 +315,16 @@ def _importance(
     return matrix, job.value, [job]
 
 
+def _matrices(checkpoint: Checkpoint) -> dict[str, int]:
+    tensors = read_tensors(Path(checkpoint.path))
+    return matrices({n: t.shape for n, t in tensors.items()}, tied=checkpoint.tied_embeddings)
+
+
 def _choices(
-    variant: GgufSpec,
-    made: dict[str, Any],
-    measured: dict[str, Any] | None,
-    calibration: Calibration | None,
+    task: Task, made: dict[str, Any], measured: dict[str, Any] | None
 ) -> dict[str, Choice]:
     """What llama.cpp and we decided, from what the jobs reported."""
+    variant = task.variant
     types = Counter(made["types"].values())
     choices = {
         "types": Choice(
@@ -332,15 +334,21 @@ def _choices(
         "bits_per_weight": Choice(
             value=f"{made['bits_per_weight']:.2f}", reason="counted by llama.cpp, scales included"
         ),
-        "imatrix": _imatrix_choice(variant, made, measured, calibration),
+        "imatrix": _imatrix_choice(variant, made, measured, task.calibration),
     }
     if fallbacks := made["fallbacks"]:
+        # Of the embeddings llama.cpp's log is silent: it chooses a type that fits them at once.
+        all_ = _matrices(task.checkpoint)
+        block = BLOCK if variant.type in FALLBACKS else SMALL_BLOCK
+        odd = misfits(all_, block)
         pairs = Counter((meant, got) for _, meant, got in fallbacks.values())
-        widths = ", ".join(map(str, sorted({columns for columns, _, _ in fallbacks.values()})))
+        told = [f"{n} x {meant} -> {got}" for (meant, got), n in pairs.most_common()]
+        if (rest := len(odd) - len(fallbacks)) > 0:
+            told.append(f"{rest} given another type at once")
+        widths = ", ".join(map(str, sorted({*odd.values()})))
         choices["fallback"] = Choice(
-            value=f"{len(fallbacks)} of {len(made['types'])} tensors: "
-            + ", ".join(f"{n} x {meant} -> {got}" for (meant, got), n in pairs.most_common()),
-            reason=f"their rows of {widths} are not a multiple of {_BLOCK}, the block of that type",
+            value=f"{counted(odd, all_)}: {', '.join(told)}",
+            reason=f"their rows of {widths} are not a multiple of {block}, the block of that type",
         )
     return choices
 

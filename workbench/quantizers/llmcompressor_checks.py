@@ -9,6 +9,7 @@ only: where they fit nothing, nothing is smoothed. Here that is an error.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from workbench.errors import RecipeError, did_you_mean
@@ -204,34 +205,47 @@ def check_int8(variant: Int8Spec, checkpoint: Checkpoint) -> None:
 def check_fp8(variant: Fp8Spec, checkpoint: Checkpoint) -> None:
     """Refuse blocks of 128 x 128 for a model whose layers vLLM could not load in them.
 
-    llm-compressor pads the last block and only logs a warning. vLLM scales activations in whole
-    groups of 128 (`per_token_group_quant_fp8` asserts it) and refuses at loading merged layers (q,
-    k, v; gate, up) whose parts before the last do not fill whole blocks
-    (`validate_fp8_block_shape`).
-
     Raises:
         RecipeError: with the widths and the scheme that works.
     """
     if variant.scheme != "block":
         return
-    where = f"variants: {variant.name}: scheme"
-    fix = "use 'dynamic', which is data-free too, or 'static'"
-    widths = checkpoint.linear_input_widths
-    if bad := [width for width in widths if width % BLOCK]:
+    shapes = {
+        name: tensor.shape
+        for shard in sorted(Path(checkpoint.path).glob("*.safetensors"))
+        for name, tensor in read_header(shard).items()
+    }
+    if bad := block_misfit(checkpoint.linear_input_widths, shapes):
         raise RecipeError(
+            bad,
+            where=f"variants: {variant.name}: scheme",
+            fix="use 'dynamic', which is data-free too, or 'static'",
+        )
+
+
+def block_misfit(widths: Sequence[int], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Why FP8 in blocks of 128 x 128 cannot work for a model, or None.
+
+    llm-compressor pads the last block and only logs a warning. vLLM scales activations in whole
+    groups of 128 (`per_token_group_quant_fp8` asserts it) and refuses at loading merged layers (q,
+    k, v; gate, up) whose parts before the last do not fill whole blocks
+    (`validate_fp8_block_shape`).
+
+    Args:
+        widths: input widths of its linear layers.
+        shapes: of its tensors, by name.
+    """
+    if bad := [width for width in widths if width % BLOCK]:
+        return (
             f"blocks of {BLOCK} x {BLOCK} do not fit the layer width{'s' * (len(bad) > 1)} "
             f"{', '.join(map(str, bad))} (input widths of the model: "
             f"{', '.join(map(str, widths))}): llm-compressor would pad the last block, and vLLM "
-            f"scales activations in whole groups of {BLOCK}",
-            where=where,
-            fix=fix,
+            f"scales activations in whole groups of {BLOCK}"
         )
-    for shard in sorted(Path(checkpoint.path).glob("*.safetensors")):
-        for name, tensor in read_header(shard).items():
-            if _MERGED.search(name) and tensor.shape[0] % BLOCK:
-                raise RecipeError(
-                    f"blocks of {BLOCK} x {BLOCK} do not fit the {tensor.shape[0]} rows of "
-                    f"'{name}': vLLM merges it with its neighbours and refuses to load it",
-                    where=where,
-                    fix=fix,
-                )
+    for name, shape in shapes.items():
+        if _MERGED.search(name) and shape[0] % BLOCK:
+            return (
+                f"blocks of {BLOCK} x {BLOCK} do not fit the {shape[0]} rows of '{name}': vLLM "
+                "merges it with its neighbours and refuses to load it"
+            )
+    return None

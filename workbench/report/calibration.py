@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from workbench.calibration_records import SAID
 from workbench.records import Calibration
 from workbench.report import text
 
@@ -108,12 +109,13 @@ def _overlap(record: Calibration) -> Rows:
     if found is None:
         return []
     return [
-        ["suite", "samples", "exact", "normalized", "contained", "n-gram", "share", "accepted"],
+        ["suite", "samples", *SAID.values(), "too short to check", "share", "accepted"],
         *(
             [
                 o.suite,
                 o.samples,
-                *(o.matched.get(kind, 0) for kind in ("exact", "normalized", "contained", "ngram")),
+                *(o.matched.get(kind, 0) for kind in SAID),
+                o.short,
                 text.percent(o.share),
                 text.percent(found.limit),
             ]
@@ -131,7 +133,7 @@ def _pairs(record: Calibration) -> Rows:
                 overlap.suite,
                 text.visible(p.sample),
                 text.visible(p.row),
-                p.kind,
+                SAID[p.kind],
                 text.visible(p.text),
             ]
             for p in overlap.pairs

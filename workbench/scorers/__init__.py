@@ -39,8 +39,8 @@ class _Scorer(NamedTuple):
 
     Attributes:
         grade: an output; None where a model has to be asked.
-        check: says what is wrong with a sample, or None.
-        check_suite: says what is wrong with the scorer's options and files, or None.
+        check: says what is wrong with a sample, or None; what to do may follow in a second line.
+        check_suite: the same of the scorer's options and files.
     """
 
     grade: Callable[[Suite, Sample, str], Grade] | None
@@ -86,7 +86,10 @@ def grade(suite: Suite, sample: Sample, output: str) -> Grade:
 
 
 def check_scorer(suite: Suite) -> str | None:
-    """What is wrong with the scorer's options and files, whatever the sample, or None."""
+    """What is wrong with the scorer's options and files, whatever the sample, or None.
+
+    What to do about it may follow in a second line.
+    """
     return _SCORERS[suite.spec.scorer.name].check_suite(suite)
 
 
