@@ -44,7 +44,7 @@ def patterns(draw: st.DrawFn, depth: int = 2) -> str:
     return "".join(parts) + (f"|{last}" if last else "")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(patterns(), st.text("abBc1 \n", max_size=12), st.sampled_from((0, re.I, re.M, re.S)))
 def test_it_finds_what_re_finds(pattern: str, text: str, flags: int) -> None:
     wanted = [match.span() for match in re.finditer(pattern, text, flags)]
