@@ -30,7 +30,8 @@ REPEATS = ("", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,2}?")
 
 
 @st.composite
-def patterns(draw: st.DrawFn, depth: int = 2) -> str:
+def patterns(draw: st.DrawFn, depth: int = 1) -> str:
+    """Not deeper, and texts not longer: `re`, which judges, would take for ever on some."""
     parts = []
     for _ in range(draw(st.integers(1, 4))):
         if depth and draw(st.booleans()):
@@ -45,7 +46,7 @@ def patterns(draw: st.DrawFn, depth: int = 2) -> str:
 
 
 @settings(max_examples=400, deadline=None)
-@given(patterns(), st.text("abBc1 \n", max_size=12), st.sampled_from((0, re.I, re.M, re.S)))
+@given(patterns(), st.text("abBc1 \n", max_size=8), st.sampled_from((0, re.I, re.M, re.S)))
 def test_it_finds_what_re_finds(pattern: str, text: str, flags: int) -> None:
     wanted = [match.span() for match in re.finditer(pattern, text, flags)]
     # After an empty match `re` may find one that is not empty at the same place; a scorer reads
