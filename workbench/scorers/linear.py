@@ -4,8 +4,8 @@ Python's `re` backtracks, and cannot be stopped: ``(a+)+b`` on forty times ``a``
 a model that goes in circles writes just that. Here a pattern is parsed by `re` and run as a list of
 threads over the text (Thompson 1968, Pike's variant with groups; see Cox, "Regular Expression
 Matching: the Virtual Machine Approach", 2009), each place of the program at most once for each
-character. What is found is what `re` finds, with its priorities; only a group inside a repeat of
-something that can match nothing may hold another round of it.
+character. What is found is what `re` finds, with its priorities. The one exception is a repeat of
+something that can match nothing, ``(a*?)+``: whether it matches is the same, how far may differ.
 
 What no such machine can do is refused when the pattern is made: back references, look-around,
 possessive and atomic groups. The parser is `re`'s own and private to it; a test compares the two.
