@@ -233,7 +233,7 @@ def test_checkpoint_without_template(tiny: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "s.jsonl", {"text": LONG})
     with pytest.raises(CalibrationError, match="no chat template") as error:
         seal(spec(samples=1), source, tokenizer, "id", tmp_path)
-    assert "chat_template: false" in error.value.fix
+    assert "chat_template: none' under 'calibration'" in error.value.fix
     seal(spec(samples=1, chat_template=False), source, tokenizer, "id", tmp_path)
 
 

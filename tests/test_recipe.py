@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import RecipeError
-from workbench.recipe import dump_lock, find_project, load_lock, load_recipe
+from workbench.recipe import dump_lock, find_project, load_lock, load_recipe, located
 
 RECIPE = """\
 schema: workbench.recipe/1
@@ -88,6 +88,20 @@ def test_digest_follows_recipe_and_policy_not_layout(project: Path) -> None:
         ("policy: policy.yaml", "policy: [a]", 11, "valid string"),
         ("{suites: [sentiment]}", "{suites: []}", 8, "at least 1 item"),
         ("name: r\n", "name: r\nname: s\n", 3, "given twice"),
+        ("name: fp8", "name: w4", 6, "fix:   rename or remove one"),
+        (
+            "calibration: {source: instructions, samples: 4}\n",
+            "",
+            6,
+            "fix:   add 'calibration: {so",
+        ),
+        ("policy: p", "serve: {engine: sglang}\npolicy: p", 11, "'vllm', 'fake'\n"),
+        ("policy: p", "serve: {engine: sglang}\npolicy: p", 11, "fix:   choose one of them"),
+        ("policy: p", "serve: {engine: vlm}\npolicy: p", 11, "fix:   did you mean 'vllm'?"),
+        ("method: fp8", "method: non", 6, "did you mean 'none'? methods: none, fp8, "),
+        ("method: fp8", "method: gguf, type: q5_k_m", 6, "fix:   did you mean 'Q5_K_M'?"),
+        ("method: fp8", "method: gguf, type: Q7", 6, "is not one of 'F32', 'F16', 'BF16', "),
+        ("{source: instructions", "{columns: {prompt: q}, source: instructions", 4, "{text: ...}"),
         ("name: r\n", "name: [r\n", 3, "not valid YAML"),
         ("name: r\n", "name: !!python/object/apply:os.system [true]\n", 2, "not valid YAML"),
     ],
@@ -118,13 +132,72 @@ def test_every_problem_is_listed_at_once(project: Path) -> None:
         ("{path: model}", "{path: modell}", "checkpoint folder 'modell' is not there"),
         ("{path: model}", "{path: up/tiny}", "build it with: workbench demo --tiny"),
         ("policy.yaml", "polcy.yaml", "did you mean 'policy.yaml'"),
+        ("policy.yaml", "polcy.yaml", "recipe.yaml:11: policy\n"),
+        ("{path: model}", "{path: modell}", "recipe.yaml:3: model.path\n"),
+        (
+            "{path: model}",
+            "{path: policy.yaml}",
+            "'policy.yaml' is a file, and a checkpoint is a f",
+        ),
     ],
 )
 def test_missing_files(project: Path, old: str, new: str, says: str) -> None:
     (project / "recipe.yaml").write_text(RECIPE.replace(old, new))
     with pytest.raises(RecipeError) as caught:
         load_recipe(project / "recipe.yaml")
-    assert says in str(caught.value)
+    assert says in str(caught.value) and caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("check", "says", "fix"),
+    [
+        (
+            "quality: [{suite: s, margin: 15}]",
+            "less than 1",
+            "use less than 1.0: 0.15 is 15 points",
+        ),
+        ("quality: [{suite: s, margin: 0.1, confidence: 95}]", "", "0.95 is 95 percent"),
+        ("quality: [{suite: s, margin: 1000}]", "less than 1", "use less than 1.0"),
+        (
+            "performance: [{metric: ttft_ms_p50, workload: w, concurrency: 1}]",
+            "give exactly one of max_ratio",
+            "max_... bounds a time, min_... a throughput",
+        ),
+    ],
+)
+def test_mistakes_in_a_policy(project: Path, check: str, says: str, fix: str) -> None:
+    (project / "policy.yaml").write_text(f"schema: workbench.policy/1\nname: p\n{check}\n")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(project / "recipe.yaml")
+    assert says in caught.value.what and fix in caught.value.fix
+    assert caught.value.where.endswith("policy.yaml:3")
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("calibration: chat_template", "{0}:4: calibration: chat_template"),
+        ("variants: w4: group_size", "{0}:7: variants: w4: group_size"),
+        ("variants: w4 (checkpoint /a/b)", "{0}:7: variants: w4 (checkpoint /a/b)"),
+        ("{0}: calibration.samples", "{0}:4: calibration.samples"),
+        ("rows.jsonl; calibration: columns", "rows.jsonl; {0}:4: calibration: columns"),
+        ("evaluate.suites: sentiment", "{0}:8: evaluate.suites: sentiment"),
+        ("serve.args", "{0}: serve.args"),
+        ("/models/a/config.json: architectures", "/models/a/config.json: architectures"),
+        ("model/config.json", "model/config.json"),
+        ("", ""),
+    ],
+)
+def test_an_error_at_a_key_is_located_in_the_recipe(project: Path, where: str, found: str) -> None:
+    recipe = project / "recipe.yaml"
+    with pytest.raises(RecipeError) as caught, located(recipe):
+        raise RecipeError("w", where=where.format(recipe), fix="f")
+    assert caught.value.where == found.format(recipe)
+    # Without the file, as when a run goes on from its lock alone, the key is still said.
+    recipe.unlink()
+    with pytest.raises(RecipeError) as caught, located(recipe):
+        raise RecipeError("w", where=where.format(recipe), fix="f")
+    assert where.format(recipe).rpartition(": ")[2] in caught.value.where
 
 
 def test_missing_recipe_suggests_a_neighbour(project: Path) -> None:

@@ -26,7 +26,7 @@ import pytest
 from builders import demo, edit, evidence, simple, table
 from test_gate import TTFT, policy, quality, quality_policy
 
-from workbench import __version__, show
+from workbench import __version__, collect, show
 from workbench.calibration_records import (
     Contamination,
     Dropped,
@@ -36,7 +36,9 @@ from workbench.calibration_records import (
     Strata,
     Stratum,
 )
+from workbench.context import new_run
 from workbench.digest import sha256_text
+from workbench.errors import StoreError
 from workbench.evidence import Evidence
 from workbench.gate import decide
 from workbench.records import Calibration, CalibrationRow, Choice, Environment, Gate
@@ -516,3 +518,9 @@ def test_a_browser_shows_it_and_asks_nobody(tmp_path: Path) -> None:
     banner = re.search(r'<div class="banner fail" id="verdict">(.*?)</div>', dom, re.S)
     assert banner and "NO-GO" in banner[1] and "may ship: <b>fp8</b>" in banner[1]
     assert dom.count("<svg") == 4 and "<script" not in dom
+
+
+def test_a_report_of_an_unfinished_run_names_the_command(project: Path) -> None:
+    with pytest.raises(StoreError, match="run 'smoke' has no verdict yet") as caught:
+        collect.report(new_run(project / "recipe.yaml"))
+    assert caught.value.fix.startswith(f"workbench run {project / 'recipe.yaml'}")

@@ -1,16 +1,19 @@
 """The regex scorer, and what RE2 makes of a pattern beside what `re` makes of it."""
 
+import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scoring import complaint, graded, suite_of
+from scoring import complaint, graded, sample, suite_of
 from suite_folders import GENERATE, write
 
 from workbench.errors import SuiteError
+from workbench.scorers import grade
 from workbench.scorers.pattern import _compiled
 from workbench.suites import load_suite
 
@@ -57,12 +60,23 @@ def test_it_finds_what_re_finds(pattern: str, text: str, ignore_case: bool) -> N
         (r"answer:?\s*(.*?)\s*$", "answer" + " \n" * 5_000),
         ("(?:a?){500}a{500}", "a" * 499),
         (r"(\w+\s?)*!", "word " * 2_000),
-        (r"[xab]*a[xab]{600}c|( )", " a" * 5_000),
     ],
 )
 def test_a_pattern_that_would_hang_re_does_not(pattern: str, output: str) -> None:
     found = graded(suite_of({"name": "regex", "pattern": pattern}), "x", output)
     assert found.score == 0.0 and found.flags == ("unreadable",)
+
+
+def test_a_search_that_begins_again_too_often_is_given_up() -> None:
+    # Each search is linear, and its automaton too large to be kept; there would be 5,000.
+    pattern = r"[xab]*a[xab]{600}c|(x)"
+    output = "".join(f"x{random.Random(n).choice('ab')}" for n in range(5_000))
+    begun = time.process_time()
+    found = grade(suite_of({"name": "regex", "pattern": pattern}), sample("x"), output)
+    assert found.flags == ("unreadable",) and "too many steps" in found.details["why"]
+    assert time.process_time() - begun < 60
+    # A short pattern may begin again at every character.
+    assert graded(suite_of({"name": "regex", "pattern": r"\d"}), "7", "17" * 5_000).score == 1.0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from projects import ROOT, edit_recipe
@@ -413,3 +414,31 @@ def test_resolve(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError) as error:
         resolve_source("instruction", ROOT)
     assert "did you mean 'instructions'?" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns"),
+    [
+        (("id", "question", "answer"), "{prompt: question, response: answer}"),
+        (("Instruction", "Output", "topic"), "{prompt: Instruction, response: Output}"),
+        (("prompt", "answer"), "{prompt: prompt, response: answer}"),
+        (("question", "topic"), "{text: question}"),
+        (("topic", "content"), "{text: content}"),
+        (("conversations",), "{messages: conversations}"),
+        (("id", "ticket"), "{text: ticket}"),
+    ],
+)
+def test_rows_of_other_names_are_told_which_columns_to_name(
+    tmp_path: Path, fields: tuple[str, ...], columns: str
+) -> None:
+    file, table = tmp_path / "s.jsonl", tmp_path / "s.csv"
+    file.write_text(json.dumps({name: "some words" for name in fields}) + "\n")
+    table.write_text(",".join(fields) + "\n" + ",".join("x" for _ in fields) + "\n")
+    for path in (file, table):
+        with pytest.raises(CalibrationError) as caught:
+            read_rows(path)
+        assert f"'columns: {columns}'" in caught.value.fix, path
+        # What is advised is accepted.
+        wanted = ColumnsSpec.model_validate(yaml.safe_load(columns))
+        if "messages" not in columns:
+            assert read_rows(path, wanted).rows

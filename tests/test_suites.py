@@ -218,7 +218,7 @@ MESSAGES = {k: v for k, v in GENERATE.items() if k != "prompt"} | {"chat_templat
         ([("system", "a"), ("user", "{target}")], "'messages.1.content' shows '{target}'", 11),
         ([("user", "{question} {")], "'messages.0.content': a single '{'", 9),
         ([("tool", "{question}")], "'messages.0.role': 'tool' is not one of", 8),
-        ([("user", "{qestion}")], "field 'qestion', which the prompt uses, is missing", 1),
+        ([("user", "{qestion}")], "uses the field 'qestion', which no sample has", 9),
     ],
 )
 def test_broken_messages_are_named(
@@ -326,7 +326,22 @@ def test_a_broken_line_is_named(make: Make, line: str, what: str) -> None:
 
 def test_a_missing_field_suggests_the_one_that_is_there(make: Make) -> None:
     error = refused(make(GENERATE, {"id": "a", "qestion": "q", "target": "x"}))
-    assert error.fix == "did you mean 'qestion'?"
+    assert error.fix == "did you mean 'qestion'? fields: qestion"
+    assert error.where.endswith("suite.yaml:5")
+
+
+def test_a_mistake_in_the_template_is_told_once_at_its_line(make: Make) -> None:
+    samples = [SAMPLE | {"id": str(n), "answer_in": "words"} for n in range(20)]
+    error = refused(make(GENERATE | {"prompt": "Kurz: {frage} {answer_inn} {frage}"}, *samples))
+    first, *listed = error.what.splitlines()
+    assert first == "suite 'mine' has 2 problems:" and len(listed) == 2
+    assert "suite.yaml:5: 'prompt' uses the field 'frage', which no sample has" in listed[0]
+    assert "(fields: question, answer_in)" in listed[0]
+    assert "'answer_inn'" in listed[1] and "did you mean 'answer_in'?" in listed[1]
+    # One that a sample has is missing in the others.
+    some = [SAMPLE | {"id": "z", "frage": "Ja?"}, SAMPLE]
+    error = refused(make(GENERATE | {"prompt": "{frage}"}, *some))
+    assert error.where.endswith("samples.jsonl:2") and "'frage', which the prompt" in error.what
 
 
 def test_a_duplicate_id_names_both_lines(make: Make) -> None:

@@ -1,6 +1,7 @@
 """What `workbench validate` refuses before a model is loaded, through the command line."""
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -38,16 +39,21 @@ def test_group_size_that_does_not_divide(workbench: Call, project: Path) -> None
     )
     message = refused(workbench)
     assert "128" in message and "64" in message, message
+    assert re.search(r"recipe\.yaml:\d+: variants: w4: group_size\n", message)
 
 
 def test_suite_that_is_not_there(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["evaluate"].update(suites=["sentimnt"]))
-    assert "did you mean 'sentiment'" in refused(workbench)
+    message = refused(workbench)
+    assert "did you mean 'sentiment'" in message
+    assert re.search(r"recipe\.yaml:\d+: evaluate\.suites: sentimnt\n", message)
 
 
 def test_policy_checks_what_is_not_measured(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["evaluate"].update(suites=["sentiment"]))
-    assert "short_question" in refused(workbench)
+    message = refused(workbench)
+    assert "short_question" in message
+    assert re.search(r"policies/smoke\.yaml:\d+: quality\.\d\n", message)
     edit_recipe(
         project,
         lambda r: (

@@ -14,6 +14,18 @@ BASELINE = "baseline"
 BASELINE_GGUF = "baseline-gguf"
 
 
+class Unfit(ValueError):
+    """What does not fit in an input, and what to do about it: `workbench.complaints` shows both.
+
+    Attributes:
+        fix: what to write instead.
+    """
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.fix = fix
+
+
 class Spec(BaseModel):
     """Base of every input: immutable, strict about types and about keys."""
 

@@ -97,7 +97,7 @@ def draw(
         raise CalibrationError(
             "the checkpoint has no chat template to render the rows with",
             where="calibration: chat_template",
-            fix="say 'chat_template: false' to calibrate on the rows as they are",
+            fix="say 'chat_template: none' under 'calibration' to take the rows as they are",
         )
     found = read_source(spec, source)
     drops = _Drops(found.skipped)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from workbench.base import Spec
+from workbench.base import Spec, Unfit
 
 #: Shorter rows say nothing about a layer's inputs.
 MIN_TOKENS = 8
@@ -78,10 +78,16 @@ class ColumnsSpec(Spec):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.prompt is None) != (self.response is None):
-            raise ValueError("'prompt' and 'response' go together")
+            raise Unfit(
+                "'prompt' and 'response' go together",
+                "name both, or the one field that holds the text: 'columns: {text: ...}'",
+            )
         kinds = [self.text, self.prompt, self.messages]
         if sum(kind is not None for kind in kinds) != 1:
-            raise ValueError("name one of 'text', 'prompt' with 'response', or 'messages'")
+            raise Unfit(
+                "name one of 'text', 'prompt' with 'response', or 'messages'",
+                "such as 'columns: {prompt: question, response: answer}'",
+            )
         return self
 
     @property
@@ -105,11 +111,11 @@ class StrataSpec(Spec):
         if value is None:
             return None
         if not value or any(not 0 < share <= 1 for share in value.values()):
-            raise ValueError("a quota is a share above 0 and at most 1, 0.75 and not 75")
+            raise Unfit("a quota is a share above 0 and at most 1", "write 0.75 and not 75")
         total = sum(value.values())
         # Thirds written with two digits are meant as thirds.
         if abs(total - 1) > 0.015:
-            raise ValueError(f"quotas add up to 1, not {total:g}")
+            raise Unfit(f"quotas add up to 1, not {total:g}", "change them, or leave 'quotas' out")
         return value
 
 
@@ -151,10 +157,11 @@ class CalibrationSpec(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.column is not None and self.columns is not None:
-            raise ValueError("give 'column' or 'columns', not both")
+            raise Unfit("give 'column' or 'columns', not both", "remove one of them")
         if self.min_tokens > self.max_tokens:
-            raise ValueError(
-                f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}"
+            raise Unfit(
+                f"min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}",
+                "use a smaller min_tokens",
             )
         return self
 

@@ -159,6 +159,12 @@ def report(context: Context) -> Gate:
         StoreError: there is no verdict yet, a record is damaged, or `gate.json` is not what the
             records say.
     """
+    if not context.run.gate.is_file():
+        raise StoreError(
+            f"run '{context.run.name}' has no verdict yet, and a report is about one",
+            where=str(context.run.path),
+            fix=f"workbench run {context.loaded.source} goes on to it",
+        )
     evidence = collect(context)
     record = decided(context, evidence)
     if read_record(context.run.gate, Gate) != record:

@@ -9,8 +9,9 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from workbench.base import Unfit
 from workbench.errors import did_you_mean
-from workbench.variants import METHODS
+from workbench.variants import GGUF_INTERNAL, METHODS
 
 
 def problem(
@@ -42,10 +43,14 @@ def problem(
         return what, line, fix
     message = detail["msg"].removeprefix("Value error, ").replace("Tuple should", "List should")
     if kind == "literal_error":
-        expected = context.get("expected", "")
-        message = f"{detail['input']!r} is not one of {expected}"
-        options = str(expected).replace("'", "").replace(" or ", ", ").split(", ")
-        hint = did_you_mean(str(detail["input"]), options)
+        expected = str(context.get("expected", "")).replace(" or ", ", ").split(", ")
+        if keys[-1:] == ["type"]:
+            expected = [option for option in expected if option != repr(GGUF_INTERNAL)]
+        message = f"{detail['input']!r} is not one of {', '.join(expected)}"
+        options = [option.strip("'") for option in expected]
+        hint = did_you_mean(str(detail["input"]), options) or "choose one of them"
+        if len(options) == 1:
+            hint = f"write {options[0]}"
         if str(detail["input"]) in options:
             hint = "write it without quotes"
         return (f"'{key}': {message}" if key else message), line, hint.strip()
@@ -56,7 +61,8 @@ def problem(
         message += f", not {given!r}"
     if not loc:
         line = _line_of(message, node) or line
-    return (f"'{key}': {message}" if key else message), line, _fix(kind, context)
+    fix = _fix(kind, context) + _percent(kind, context, keys, detail["input"])
+    return (f"'{key}': {message}" if key else message), line, fix
 
 
 def _untagged(
@@ -64,9 +70,9 @@ def _untagged(
 ) -> tuple[str, str]:
     """What no branch of a tagged union takes, as (what, fix): its tag is unknown, or not there."""
     tag, field = str(context.get("tag", "")), str(context.get("discriminator", "")).strip("'")
-    tags = [t for t in map(_tag, _models_at(cls, loc)) if t and t != "none"]
+    tags = [t for t in map(_tag, _models_at(cls, loc)) if t]
     if field == "method":
-        tags = tags or [m for m in METHODS if m != "none"]
+        tags = tags or [*METHODS]
         what = f"unknown method '{tag}'" if tag else f"'{key}' has no 'method'"
         return what, did_you_mean(tag, tags) + f"methods: {', '.join(tags)}"
     if not tag:
@@ -96,7 +102,17 @@ _FIXES = {
 
 
 def _fix(kind: str, context: dict[str, Any]) -> str:
-    return _FIXES.get(kind, "").format_map(context)
+    unfit = context.get("error")
+    return unfit.fix if isinstance(unfit, Unfit) else _FIXES.get(kind, "").format_map(context)
+
+
+def _percent(kind: str, context: dict[str, Any], keys: list[str], given: Any) -> str:
+    """What a percentage is as the share that was meant."""
+    limit = context.get("lt", context.get("le"))
+    if not kind.startswith("less_than") or limit != 1 or not 1 < given <= 100:
+        return ""
+    what = "points" if keys[-1:] == ["margin"] else "percent"
+    return f": {given / 100:g} is {given:g} {what}"
 
 
 def _line_of(message: str, node: yaml.Node | None) -> int | None:
@@ -142,6 +158,37 @@ def locate(loc: tuple[int | str, ...], node: yaml.Node | None) -> tuple[list[str
         elif last:
             keys.append(str(part))
     return keys, line
+
+
+def line_of_key(key: str, node: yaml.Node | None) -> int | None:
+    """Line of a key as messages write it, or of as much of it as is there; None where nothing is.
+
+    Args:
+        key: such as ``serve.max_model_len``, or ``variants: w4: group_size``: an item of a list is
+            found by its name, or by its number.
+        node: the YAML tree of the file.
+    """
+    line = None
+    for part in key.split(" (")[0].split(": "):
+        for name in [part] if _inside(node, part) else part.split("."):
+            found = _inside(node, name)
+            if found is None:
+                return line
+            line, node = found
+    return line
+
+
+def _inside(node: yaml.Node | None, name: str) -> tuple[int, yaml.Node] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == name:
+                return key.start_mark.line + 1, value
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            called = _inside(item, "name")
+            if name in (str(number), item.value, called and called[1].value):
+                return item.start_mark.line + 1, item
+    return None
 
 
 def _known_keys(cls: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:

@@ -16,7 +16,7 @@ from workbench.base import BASELINE
 from workbench.calibration_spec import HubSource
 from workbench.checkpoint import inspect
 from workbench.digest import content_id, sha256_file
-from workbench.errors import CheckpointError, RecipeError
+from workbench.errors import CheckpointError, RecipeError, SuiteError
 from workbench.evaluate import check_judge
 from workbench.events import Events
 from workbench.hardware import detect
@@ -24,7 +24,7 @@ from workbench.lmeval_tasks import folder_digest, include_folder
 from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
 from workbench.quantizers import quantizer
 from workbench.questions import answer_tokens
-from workbench.recipe import Loaded, find_project, load_lock, load_recipe
+from workbench.recipe import Loaded, find_project, load_lock, load_recipe, spot
 from workbench.records import Environment, Plan
 from workbench.store import Results, Run
 from workbench.suite_spec import CADENCES, Cadence
@@ -72,8 +72,15 @@ class Context:
     @cached_property
     def _suites(self) -> dict[str, Suite]:
         folder = self.loaded.project / "eval_suites"
-        names = self.loaded.recipe.evaluate.suites
-        return {name: load_suite(find_suite(name, folder)) for name in names}
+        found = {}
+        for name in self.loaded.recipe.evaluate.suites:
+            try:
+                path = find_suite(name, folder)
+            except SuiteError as error:
+                where = spot(self.loaded.source, f"evaluate.suites: {name}")
+                raise SuiteError(error.what, where=where, fix=error.fix) from None
+            found[name] = load_suite(path)
+        return found
 
     @cached_property
     def facts(self) -> Facts:

@@ -111,6 +111,7 @@ class DiskFull(MachineError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``"did you mean 'x'? "`` for the nearest known word, or an empty string."""
-    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean '{match[0]}'? " if match else ""
+    """Return ``"did you mean 'x'? "`` for the nearest known word, whatever its case, or nothing."""
+    folded = {name.casefold(): name for name in known}
+    match = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.6)
+    return f"did you mean '{folded[match[0]]}'? " if match else ""

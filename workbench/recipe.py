@@ -7,7 +7,9 @@ error, not the last one wins.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import contextlib
+import re
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from workbench.calibration_spec import HubSource
-from workbench.complaints import problem
+from workbench.complaints import line_of_key, problem
 from workbench.digest import content_id
 from workbench.errors import RecipeError, UserError, did_you_mean
 from workbench.sources import hub_cached, resolve_source
@@ -199,6 +201,38 @@ def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) ->
         ) from None
 
 
+def spot(path: Path, key: str) -> str:
+    """Where a key stands, as ``file:line: key``; without the line where it is not in the file."""
+    try:
+        line = line_of_key(key, read_yaml(path)[1])
+    except (UserError, OSError):
+        line = None
+    return f"{path}:{line}: {key}" if line else f"{path}: {key}"
+
+
+@contextlib.contextmanager
+def located(source: Path) -> Iterator[None]:
+    """Let an error that names a key of a recipe name the recipe and the line, too.
+
+    Args:
+        source: the recipe file.
+    """
+    try:
+        yield
+    except UserError as error:
+        found = _AT_KEY.fullmatch(error.where)
+        if found:
+            before = f"{found['file']}; " if found["file"] not in (None, str(source)) else ""
+            error.where = before + spot(source, found["key"])
+        raise
+
+
+#: What errors point at that do not know the file: a key, after a file or alone.
+_AT_KEY = re.compile(
+    r"(?:(?P<file>.+?)[;:] )?(?P<key>(?:model|calibration|variants|serve|evaluate)\b(?!/).*)"
+)
+
+
 def find_project(start: Path) -> Path:
     """The nearest folder upwards that holds `eval_suites/` and `calib_data/`.
 
@@ -236,7 +270,7 @@ def load_recipe(path: Path) -> Loaded:
         )
         raise RecipeError(
             f"the policy file '{recipe.policy}' is not there",
-            where=f"{path}: policy",
+            where=spot(path, "policy"),
             fix=did_you_mean(policy_path.name, near)
             + "paths in a recipe are relative to the recipe file",
         )
@@ -244,11 +278,17 @@ def load_recipe(path: Path) -> Loaded:
     model_path = None
     if recipe.model.path is not None:
         model_path = (folder / Path(recipe.model.path).expanduser()).resolve()
+        if model_path.is_file():
+            raise RecipeError(
+                f"'{recipe.model.path}' is a file, and a checkpoint is a folder",
+                where=spot(path, "model.path"),
+                fix=f"name the folder that holds config.json and the weights: {model_path.parent}",
+            )
         if not model_path.is_dir():
             build = _DEMOS.get(model_path.name)
             raise RecipeError(
                 f"the checkpoint folder '{recipe.model.path}' is not there",
-                where=f"{path}: model.path",
+                where=spot(path, "model.path"),
                 fix=f"build it with: {build}"
                 if build
                 else f"looked for {model_path}; paths are relative to the recipe file",

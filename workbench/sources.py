@@ -214,7 +214,7 @@ def _needed(
         raise CalibrationError(
             "no column is called 'text', 'prompt' and 'response', or 'messages'",
             where=str(path),
-            fix=f"say 'column: NAME' in the recipe's calibration; columns: {', '.join(names)}",
+            fix=f"{_say_columns(names)}; columns: {', '.join(names)}",
         )
     extra = [name for name in ("id", by) if name in names]
     return list(dict.fromkeys([*wanted, *(name for name in extra if name)]))
@@ -258,6 +258,14 @@ def _messages(
     if columns.messages if columns else "messages" in value:
         return _conversation(value, names["messages"], where)
     if columns.prompt if columns else "prompt" in value or "response" in value:
+        if columns is None and not {"prompt", "response"} <= value.keys():
+            (there,) = {"prompt", "response"} & value.keys()
+            raise CalibrationError(
+                f"a row has '{there}' and no '{'response' if there == 'prompt' else 'prompt'}' "
+                f"(it has {', '.join(map(repr, value))})",
+                where=where,
+                fix=f"correct the row, or remove it; if all are like it, {_say_columns(value)}",
+            )
         return [{"role": role, "content": _text(value, names[key], where)} for role, key in _TURNS]
     if columns is None and "text" not in value:
         guesses = "".join(did_you_mean(key, _FIELDS) for key in value)
@@ -265,7 +273,7 @@ def _messages(
             f"a row has no 'text', 'prompt' and 'response', or 'messages' "
             f"(it has {', '.join(map(repr, value)) or 'nothing'})",
             where=where,
-            fix=f"{guesses}give each row one of the three, or name its fields: 'columns: {{...}}'",
+            fix=f"{guesses}{_say_columns(value)}",
         )
     return [{"role": "user", "content": _text(value, names["text"], where)}]
 
@@ -308,6 +316,36 @@ def _text(value: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(found, str):
         raise _wrong(f"the field '{key}' is not a text ({type(found).__name__})", where)
     return found
+
+
+#: What fields of other names usually are.
+_GUESSES = {
+    "prompt": ("question", "instruction", "input", "query", "problem", "user"),
+    "response": ("answer", "output", "completion", "reply", "solution", "assistant", "target"),
+    "text": ("content", "body", "message", "document", "passage"),
+    "messages": ("conversations", "conversation", "dialogue", "turns"),
+}
+
+
+def _say_columns(fields: Iterable[str]) -> str:
+    """Which `columns` a recipe could name, by what the fields are called."""
+    folded = {name.casefold(): name for name in fields}
+    guess: dict[str, str] = {
+        kind: folded[name]
+        for kind, names in _GUESSES.items()
+        for name in reversed((kind, *names))
+        if name in folded
+    }
+    wanted: dict[str, str]
+    if {"prompt", "response"} <= guess.keys():
+        wanted = {kind: guess[kind] for kind in ("prompt", "response")}
+    elif "messages" in guess:
+        wanted = {"messages": guess["messages"]}
+    else:
+        other = next((name for folded_, name in folded.items() if folded_ != "id"), "FIELD")
+        wanted = {"text": guess.get("text") or guess.get("prompt") or other}
+    said = ", ".join(f"{kind}: {name}" for kind, name in wanted.items())
+    return f"say in the recipe's 'calibration' which fields to read: 'columns: {{{said}}}'"
 
 
 def _missing(key: str, value: Mapping[str, Any], where: str) -> CalibrationError:

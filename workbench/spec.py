@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec
+from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec, Unfit
 from workbench.calibration_spec import CalibrationSpec as CalibrationSpec
 from workbench.suite_spec import SUITE_SCHEMA as SUITE_SCHEMA
 from workbench.suite_spec import Cadence
@@ -36,9 +36,15 @@ class ModelSpec(Spec):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.hub is None):
-            raise ValueError("give exactly one of 'path' and 'hub'")
+            raise Unfit(
+                "give exactly one of 'path' and 'hub'",
+                "'path: FOLDER' is on this disk, 'hub: org/name' with 'revision' is fetched",
+            )
         if self.hub is not None and self.revision is None:
-            raise ValueError("'hub' needs 'revision', a commit, so that the run can be repeated")
+            raise Unfit(
+                "'hub' needs 'revision', a commit, so that the run can be repeated",
+                "add 'revision: <the commit's 40 hex digits>'",
+            )
         return self
 
 
@@ -146,14 +152,20 @@ class ProfileSpec(Spec):
     @classmethod
     def _levels(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if any(level < 1 for level in value) or len(set(value)) != len(value):
-            raise ValueError("concurrency levels are distinct integers of at least 1")
+            raise Unfit(
+                "concurrency levels are distinct integers of at least 1", "such as [1, 8, 32]"
+            )
         return value
+
+
+#: How a recipe gets a calibration set.
+_ADD = "add 'calibration: {source: instructions, samples: 128}', or your own JSONL file as source"
 
 
 def _distinct(what: str, names: list[str]) -> None:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
-        raise ValueError(f"two {what} '{twice[0]}'; they must differ")
+        raise Unfit(f"two {what} '{twice[0]}'", "rename or remove one: they must differ")
 
 
 class Replica(NamedTuple):
@@ -190,24 +202,26 @@ class Recipe(Spec):
         _distinct("suites or lm-eval tasks are called", list(self.evaluate.names))
         for w in self.profile.workloads if self.profile else ():
             if w.prompt_tokens + w.output_tokens > self.serve.max_model_len:
-                raise ValueError(
+                raise Unfit(
                     f"workload '{w.name}' needs {w.prompt_tokens + w.output_tokens} tokens, "
-                    f"serve.max_model_len is {self.serve.max_model_len}"
+                    f"serve.max_model_len is {self.serve.max_model_len}",
+                    "make the workload smaller, or raise serve.max_model_len",
                 )
         if self.profile:
             _distinct("workloads are called", [w.name for w in self.profile.workloads])
         for v in self.variants:
             if v.name in (BASELINE, BASELINE_GGUF) or (v.method == "none" and v.kv_cache == "auto"):
-                raise ValueError(
-                    f"'{v.name}': the baseline is implied, do not list it in 'variants'"
+                raise Unfit(
+                    f"'{v.name}': the baseline is implied, do not list it in 'variants'",
+                    "remove it, or name what is to be made of it",
                 )
             if v.calibrates and self.calibration is None:
                 rather = ", or 'imatrix: false'" if v.method == "gguf" else ""
-                raise ValueError(
-                    f"variant '{v.name}' ({v.method}) needs a 'calibration' section{rather}"
+                raise Unfit(
+                    f"variant '{v.name}' ({v.method}) needs a 'calibration' section", _ADD + rather
                 )
             if v.repeat and self.calibration is None:
-                raise ValueError(f"'repeat' of variant '{v.name}' needs a 'calibration' section")
+                raise Unfit(f"'repeat' of variant '{v.name}' needs a 'calibration' section", _ADD)
         _distinct("variants are called", [v.name for v in self.all_variants])
         return self
 
@@ -309,13 +323,17 @@ class PerformanceCheck(Spec):
     def _one_limit(self) -> Self:
         limits = (self.max_ratio, self.min_ratio, self.max_value, self.min_value)
         if sum(limit is not None for limit in limits) != 1:
-            raise ValueError("give exactly one of max_ratio, min_ratio, max_value, min_value")
+            raise Unfit(
+                "give exactly one of max_ratio, min_ratio, max_value, min_value",
+                "max_... bounds a time, min_... a throughput; ..._ratio is to the baseline",
+            )
         higher_is_better = self.metric == "output_tokens_per_s"
         lowest = self.min_ratio is not None or self.min_value is not None
         if lowest != higher_is_better:
             side = "min" if higher_is_better else "max"
-            raise ValueError(
-                f"{self.metric} needs {side}_ratio or {side}_value: the other is no limit"
+            raise Unfit(
+                f"{self.metric} needs {side}_ratio or {side}_value: the other is no limit",
+                f"write {side}_... instead",
             )
         return self
 

@@ -222,6 +222,38 @@ def _unknown(
             yield (*keys, str(key)), "unknown key", f"{hint}known: {', '.join(known)}"
 
 
+def in_no_sample(spec: SuiteSpec, samples: Sequence[Sample]) -> Iterator[tuple[SpecProblem, str]]:
+    """Fields `suite.yaml` names and no sample has: one mistake there, not one in each line.
+
+    Beside each is how the problem begins that every line has by it.
+    """
+    there = {name for s in samples for name, value in s.model_dump().items() if value is not None}
+    if not samples:
+        return
+    known = [name for name in samples[0].model_dump() if name in there and name not in HIDDEN]
+    if spec.cluster and spec.cluster not in there:
+        near = did_you_mean(spec.cluster, known).strip()
+        what = f"'cluster' names the field '{spec.cluster}', which no sample has"
+        problem = SpecProblem(("cluster",), what, near or "name one that all have")
+        yield problem, f"field '{spec.cluster}', which 'cluster'"
+    seen = {*there, *HIDDEN}
+    for i, message in enumerate(spec.templates):
+        try:
+            names = [name for name in placeholders(message.content) if name not in seen]
+        except ValueError:
+            return
+        for name in dict.fromkeys(names):
+            seen.add(name)
+            loc = ("messages", i, "content") if spec.messages else ("prompt",)
+            key = ".".join(map(str, loc))
+            problem = SpecProblem(
+                loc,
+                f"'{key}' uses the field '{name}', which no sample has",
+                did_you_mean(name, known) + f"fields: {', '.join(known)}",
+            )
+            yield problem, f"field '{name}', which the prompt uses"
+
+
 class SampleCheck:
     """What can be said against one sample of a suite.
 

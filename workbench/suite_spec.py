@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from workbench.base import Name, Spec
+from workbench.base import Name, Spec, Unfit
 
 SUITE_SCHEMA = "workbench.suite/1"
 
@@ -226,9 +226,15 @@ class SuiteSpec(Spec):
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
         if (self.prompt is None) == (not self.messages):
-            raise ValueError("give exactly one of 'prompt' and 'messages'")
+            raise Unfit(
+                "give exactly one of 'prompt' and 'messages'",
+                "'prompt: \"{question}\"' is the usual one",
+            )
         if self.messages and self.system is not None:
-            raise ValueError("'system' goes with 'prompt'; in 'messages' it is the first of them")
+            raise Unfit(
+                "'system' goes with 'prompt'; in 'messages' it is the first of them",
+                "move it there: {role: system, content: ...}",
+            )
         return self
 
     @property

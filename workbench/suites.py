@@ -32,7 +32,7 @@ from workbench.scorers import check_scorer
 from workbench.suite_files import SAMPLES_FILE as SAMPLES_FILE
 from workbench.suite_files import SPEC_FILE as SPEC_FILE
 from workbench.suite_files import lines, parse_sample, read_resource, resource_names
-from workbench.suite_problems import SampleCheck, SpecProblem, spec_problems
+from workbench.suite_problems import SampleCheck, SpecProblem, in_no_sample, spec_problems
 from workbench.suite_spec import Sample, SuiteSpec
 
 _MOST_PROBLEMS = 10
@@ -114,12 +114,9 @@ def load_suite(path: Path) -> Suite:
     samples_file = _samples_file(path, spec)
     check = SampleCheck(bare, usable=usable)
     samples, problems = _read(samples_file, check)
-    if spec.cluster and samples and not any(spec.cluster in s.model_dump() for s in samples):
-        # One mistake in suite.yaml, not one in each line.
-        near = did_you_mean(spec.cluster, samples[0].model_dump())
-        what = f"'cluster' names the field '{spec.cluster}', which no sample has"
-        found.append(SpecProblem(("cluster",), what, near.strip() or "name one that all have"))
-        problems = [p for p in problems if f"'{spec.cluster}', which 'cluster'" not in p.what]
+    for mistake, begins in in_no_sample(spec, samples):
+        found.append(mistake)
+        problems = [p for p in problems if not p.what.startswith(begins)]
     problems = [*_located(path / SPEC_FILE, found), *problems]
     if problems:
         _refuse(path, problems)

@@ -168,8 +168,8 @@ class Tokenizer:
         if self._compiled is None:
             raise RecipeError(
                 "the checkpoint has no chat template",
-                where="chat_template",
-                fix="say 'chat_template: false' where the text is meant to go in as it is",
+                where="chat_template of the checkpoint",
+                fix="a suite whose prompts go in as they are says 'chat_template: false'",
             )
         try:
             text = str(

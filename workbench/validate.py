@@ -23,7 +23,7 @@ from workbench.plan import serving_dtype, variant_lane
 from workbench.prompts import shows_tools
 from workbench.quantconfig import named
 from workbench.quantizers import notes, quantizer
-from workbench.recipe import load_lock
+from workbench.recipe import load_lock, located, spot
 from workbench.servers.vllm import check_args
 from workbench.sources import read_source
 from workbench.suite_check import NO_TOOLS
@@ -46,17 +46,18 @@ def validate(context: Context) -> list[Finding]:
         RecipeError: something that cannot work, with the key and the fix.
         DiskFull: less space than the run will need.
     """
-    return [
-        *_run(context),
-        *_checkpoint(context),
-        *_calibration(context),
-        *_variants(context),
-        *_lm_eval(context),
-        *_policy(context),
-        *_tools(context),
-        *_memory(context),
-        *_disk(context),
-    ]
+    with located(context.loaded.source):
+        return [
+            *_run(context),
+            *_checkpoint(context),
+            *_calibration(context),
+            *_variants(context),
+            *_lm_eval(context),
+            *_policy(context),
+            *_tools(context),
+            *_memory(context),
+            *_disk(context),
+        ]
 
 
 def _run(context: Context) -> list[Finding]:
@@ -158,7 +159,7 @@ def _variants(context: Context) -> list[Finding]:
             raise RecipeError(
                 f"variant '{variant.name}' ({variant.method}) cannot be served by "
                 f"{recipe.engine(variant)} on this machine: {lane.reason}",
-                where=f"{context.loaded.source}: variants",
+                where=f"variants: {variant.name}",
                 fix=f"leave it out, or run on other hardware (source: {lane.source})",
             )
         level: Literal["ok", "warn"] = "ok" if lane.name == "native" else "warn"
@@ -201,13 +202,13 @@ def _lm_eval(context: Context) -> list[Finding]:
 def _policy(context: Context) -> list[Finding]:
     """A policy may only speak of what this recipe measures."""
     recipe, policy = context.loaded.recipe, context.loaded.policy
-    where = f"{context.loaded.recipe.policy} (policy '{policy.name}')"
+    file = context.loaded.source.parent / context.loaded.recipe.policy
     findings = []
-    for check in policy.quality:
+    for number, check in enumerate(policy.quality):
         if check.suite not in recipe.evaluate.names:
             raise RecipeError(
                 f"the policy checks suite '{check.suite}', which the recipe does not evaluate",
-                where=where,
+                where=spot(file, f"quality.{number}"),
                 fix=did_you_mean(check.suite, recipe.evaluate.names)
                 + "add it to evaluate.suites or evaluate.lm_eval.tasks, or take the check out",
             )
@@ -232,7 +233,7 @@ def _policy(context: Context) -> list[Finding]:
                     "it can only be INCONCLUSIVE",
                 )
             )
-    for perf in policy.performance:
+    for number, perf in enumerate(policy.performance):
         profile = recipe.profile
         loads = (
             {(w.name, c) for w in profile.workloads for c in profile.concurrency}
@@ -244,8 +245,8 @@ def _policy(context: Context) -> list[Finding]:
             raise RecipeError(
                 f"the policy checks {perf.metric} of workload '{perf.workload}' at concurrency "
                 f"{perf.concurrency}, which the recipe does not profile",
-                where=where,
-                fix=f"the recipe profiles {have}",
+                where=spot(file, f"performance.{number}"),
+                fix=f"the recipe profiles {have}: name one of these, or add it to 'profile'",
             )
     tiers = [q.tier for q in policy.quality] + [p.tier for p in policy.performance]
     tiers += [s.tier for s in policy.size]

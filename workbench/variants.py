@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from workbench.base import Name, Spec
+from workbench.base import Name, Spec, Unfit
 
 # fmt: off
 GgufType = Literal[
@@ -19,24 +19,31 @@ GgufType = Literal[
     "IQ4_XS",
 ]
 # fmt: on
+#: The type of `baseline-gguf`, which no recipe names.
+GGUF_INTERNAL = "source"
 #: GGUF types that keep 8 bits or more: an importance matrix changes nothing worth having in them.
 GGUF_PLAIN = ("source", "F32", "F16", "BF16", "Q8_0")
 
 
 def _group_size(value: int) -> int:
     if value != -1 and value < 8:
-        raise ValueError("group_size is -1 (per channel) or at least 8; 32, 64 and 128 are usual")
+        raise Unfit("group_size is -1 (per channel) or at least 8", "32, 64 and 128 are usual")
     return value
 
 
 def _layer_names(value: tuple[str, ...]) -> tuple[str, ...]:
     for entry in value:
         if not entry.removeprefix("re:"):
-            raise ValueError("an entry is the name of a layer, or 're:' and a pattern")
+            raise Unfit(
+                "an entry is the name of a layer, or 're:' and a pattern",
+                "such as lm_head, or 're:.*down_proj'",
+            )
         try:
             re.compile(entry.removeprefix("re:") if entry.startswith("re:") else "")
         except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"'{entry}' is no regular expression: {error}") from None
+            raise Unfit(
+                f"'{entry}' is no regular expression: {error}", "such as 're:.*down_proj'"
+            ) from None
     return value
 
 
@@ -73,9 +80,10 @@ class VariantSpec(Spec):
     @model_validator(mode="after")
     def _repeats_what_is_calibrated(self) -> Self:
         if self.repeat and not self.may_calibrate:
-            raise ValueError(
+            raise Unfit(
                 f"'repeat' makes variant '{self.name}' again with other calibration seeds, and it "
-                "does not read the calibration set"
+                "does not read the calibration set",
+                "remove 'repeat'",
             )
         return self
 

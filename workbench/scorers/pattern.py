@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_SEARCHED = 10_000
 #: One search is linear, the search for the last match starts again behind each: instructions times
 #: characters, at about 1e8 a second where RE2 has to give up its automaton.
-_MOST_STEPS = 1_000_000_000
+_MOST_STEPS = 300_000_000
 #: What `re` reads as a count, and RE2 without a word as these characters.
 _NO_COUNT = re.compile(r"(?<!\\)(?:\\\\)*(\{(?:,(\d+)|\d{5,}(?:,\d*)?)\})")
 _SURROUND = "match what stands around it, too, and put what counts into a group: 'a=(b)'"
