@@ -187,9 +187,14 @@ def artifact(variant: VariantEvidence) -> Check:
 # --------------------------------------------------------------------------- performance, size
 
 
+def performance_name(check: PerformanceCheck) -> str:
+    """What a check of one figure of the profile is called."""
+    return f"{check.metric} {check.workload} x{check.concurrency}"
+
+
 def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
     """One figure of the profile, as a ratio to the baseline's or against an absolute target."""
-    name = f"{check.metric} {check.workload} x{check.concurrency}"
+    name = performance_name(check)
     relative = check.max_ratio is not None or check.min_ratio is not None
     limit = next(
         x

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from workbench.display import ProgressLine
     from workbench.records import Gate
+    from workbench.validate import Finding
 
 app = typer.Typer(
     help="Quantize a checkpoint, serve every variant, and answer: may it ship?",
@@ -89,6 +91,14 @@ def validate(recipe: RecipePath, run: RunOption = "", results: ResultsOption = N
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def _warn(console: Console, findings: Iterable[Finding]) -> None:
+    from rich.markup import escape
+
+    for finding in findings:
+        if finding.level == "warn":
+            console.print("[yellow]warn[/]", escape(finding.what), highlight=False, soft_wrap=True)
+
+
 @app.command()
 def plan(recipe: RecipePath, run: RunOption = "", results: ResultsOption = None) -> None:
     """Show the steps: ids, what is cached and why, estimated time and memory."""
@@ -96,9 +106,10 @@ def plan(recipe: RecipePath, run: RunOption = "", results: ResultsOption = None)
     from workbench.display import plan_table
     from workbench.validate import validate as check
 
+    console = _console()
     context = new_run(recipe, run, results)
-    check(context)
-    _console().print(plan_table(context.plan()))
+    _warn(console, check(context))
+    console.print(plan_table(context.plan()))
 
 
 @app.command()
@@ -115,8 +126,6 @@ def run(
     results: ResultsOption = None,
 ) -> None:
     """Run what is not done yet, to the verdict. Safe to stop and to repeat at any moment."""
-    from rich.markup import escape
-
     from workbench.context import new_run
     from workbench.display import watching
     from workbench.run import run as run_steps
@@ -124,9 +133,7 @@ def run(
 
     console = _console()
     context = new_run(recipe, run, results)
-    for finding in check(context):
-        if finding.level == "warn":
-            console.print("[yellow]warn[/]", escape(finding.what), highlight=False, soft_wrap=True)
+    _warn(console, check(context))
     with watching(context.plan(), context.run.events, console):
         outcome = run_steps(context, only=only, force=force or ())
     if outcome.overhead is not None:
