@@ -162,6 +162,55 @@ def test_too_few_samples_are_never_enough() -> None:
     assert only(few, quality(margin=0.5, min_n=29))[1].status == "PASS"
 
 
+def _capped(found: Evidence, samples: int) -> Evidence:
+    evaluation = found.variants[0].evaluation
+    assert evaluation
+    suites = tuple(s.model_copy(update={"samples": samples}) for s in evaluation.suites)
+    return edit(found, evaluation=evaluation.model_copy(update={"suites": suites}))
+
+
+@pytest.mark.parametrize(
+    ("found", "matter"),
+    [
+        (simple(*table(20, 0, 0, 0)), "20 samples, 30 wanted"),
+        (
+            _capped(simple(*table(20, 0, 0, 0)), 88),
+            "20 samples, 30 wanted (evaluate.limit asked 20 of the suite's 88)",
+        ),
+        (simple(*table(60, 8, 0, 12)), "the loss sits on the margin"),
+        (simple([0.0] * 80, [0.0] * 80), "scores 0.0 % before quantizing"),
+        (edit(simple([1.0] * 80, [1.0] * 80), evaluation=None), "missing: fp8 was not evaluated"),
+    ],
+)
+def test_the_reason_says_what_is_the_matter(found: Evidence, matter: str) -> None:
+    assert judge(found, quality()).reason == (
+        f"1 of 2 gated checks is not settled: suite ({matter})."
+    )
+
+
+def test_a_limit_is_named_where_more_items_would_help() -> None:
+    found = _capped(simple(*table(60, 8, 2, 10)), 300)
+    needed = only(found)[1].details["items_needed"]
+    asked = "(evaluate.limit asked 80 of the suite's 300)"
+    assert f"needs about {needed} items instead of 80 {asked}" in judge(found, quality()).reason
+    assert f"items would settle it {asked}" in only(found)[1].sentence
+    assert "limit" not in only(_capped(found, 80))[1].sentence
+
+
+def test_a_reason_is_cut_where_a_check_has_much_to_say() -> None:
+    odd = edit_row(simple([1.0] * 80, [1.0] * 80), 0, id="a" * 500)
+    assert len(judge(odd, quality()).reason) < 260 and judge(odd, quality()).reason.endswith("…).")
+
+
+def test_few_requests_are_said_so() -> None:
+    found = simple([1.0] * 80, [1.0] * 80)
+    measured = found.variants[0].profile
+    assert measured
+    few = tuple(p.model_copy(update={"completed": 4}) for p in measured.points)
+    few_requests = edit(found, profile=measured.model_copy(update={"points": few}))
+    assert "(fp8 completed 4 requests, fewer than 8)" in judge(few_requests, TTFT).reason
+
+
 def test_graded_scores_are_judged_too() -> None:
     before = [1.0, 0.75, 0.5, 1.0] * 20
     _, check = only(simple(before, before))
@@ -358,7 +407,9 @@ def test_a_suite_the_recipe_does_not_ask_is_missing() -> None:
     verdict = judge(simple(*GOOD), quality(), quality(suite="sentimant"))
     assert verdict.verdict == "INCONCLUSIVE"
     assert [c.status for c in verdict.checks] == ["PASS", "PASS", "MISSING"]
-    assert verdict.reason == "1 of 3 gated checks is not settled: sentimant (missing)."
+    assert verdict.reason == (
+        "1 of 3 gated checks is not settled: sentimant (missing: baseline has no result on it)."
+    )
 
 
 def test_no_variant_is_inconclusive() -> None:

@@ -16,6 +16,7 @@ and rounded only in sentences. How the statuses add up to a verdict is `workbenc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from workbench import noise, stats
@@ -49,7 +50,11 @@ def points(value: float, beside: float | None = None) -> str:
 
 def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
     """Non-inferiority of one suite, on the paired rows."""
-    details: dict[str, Any] = {"suite": check.suite, "confidence": check.confidence}
+    details: dict[str, Any] = {
+        "suite": check.suite,
+        "confidence": check.confidence,
+        "min_n": check.min_n,
+    }
 
     def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
         return Check(
@@ -87,6 +92,9 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "mcnemar_p_different": different,
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
+    has = samples_of(variant, check.suite)
+    if has and has > n:
+        details["suite_samples"] = has
     values = {"value": loss.estimate, "low": loss.low, "high": loss.high, "n": n}
     moved = (
         f"the mean score {_moved(paired, loss.estimate, baseline, score)} over {n} paired samples"
@@ -96,7 +104,9 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     sure = f"with {100 * check.confidence:.4g} % confidence"
     if n < check.min_n:
         return answer(
-            "INCONCLUSIVE", f"{moved}, and the policy wants at least {check.min_n}", **values
+            "INCONCLUSIVE",
+            f"{moved}, and the policy wants at least {check.min_n}{limited(details, n)}",
+            **values,
         )
     if sum(before) / n <= check.margin:
         only = "only " if paired.higher_is_better else ""
@@ -128,7 +138,7 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     details["items_needed"] = needed
     # The formula is a normal approximation: it may name fewer items than were just not enough.
     settle = (
-        f"about {max(needed, n + 1)} items would settle it"
+        f"about {max(needed, n + 1)} items would settle it{limited(details, n)}"
         if needed
         else "the loss sits so near the margin that more items would hardly settle it"
     )
@@ -139,6 +149,18 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         f"broken: {settle}",
         **values,
     )
+
+
+def samples_of(variant: VariantEvidence, suite: str) -> int | None:
+    """How many samples a suite has, asked of the variant or not; None where nothing says it."""
+    results = variant.evaluation.suites if variant.evaluation else ()
+    return next((r.samples for r in results if r.suite == suite), None)
+
+
+def limited(details: Mapping[str, Any], n: int) -> str:
+    """In brackets, that the recipe's limit left samples of the suite unasked; or nothing."""
+    has = details.get("suite_samples")
+    return f" (evaluate.limit asked {n} of the suite's {has})" if has else ""
 
 
 def _named(variant: VariantEvidence) -> str:
