@@ -83,6 +83,7 @@ def test_watching(tmp_path: Path, terminal: bool) -> None:
     console, out = _console(terminal)
     events = Events(tmp_path / "e.jsonl", "evaluate:fp8")
     with watching(PLAN, events.path, console):
+        events.emit("start", why="changed since the last record: suites (sentiment)")
         events.emit("start")
         events.progress(3, 88, "sentiment")
         events.of("unknown:step").emit("start")
@@ -92,7 +93,8 @@ def test_watching(tmp_path: Path, terminal: bool) -> None:
     assert "the server died [bold]not markup[/]" in text
     assert "unknown:step" not in text
     if not terminal:
-        assert "evaluate:fp8: started" in text
+        assert "evaluate:fp8: started - changed since the last record: suites (senti" in text
+        assert text.count("started") == 1
         assert "\x1b" not in text
 
 

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from workbench.display import ProgressLine
     from workbench.records import Gate
     from workbench.validate import Finding
+
+#: Steps still to do that are named; the rest is counted.
+_NAMED = 5
 
 app = typer.Typer(
     help="Quantize a checkpoint, serve every variant, and answer: may it ship?",
@@ -126,16 +129,25 @@ def run(
     results: ResultsOption = None,
 ) -> None:
     """Run what is not done yet, to the verdict. Safe to stop and to repeat at any moment."""
+    from rich.markup import escape
+
     from workbench.context import new_run
     from workbench.display import watching
+    from workbench.records import Plan
     from workbench.run import run as run_steps
     from workbench.validate import validate as check
 
     console = _console()
     context = new_run(recipe, run, results)
-    _warn(console, check(context))
-    with watching(context.plan(), context.run.events, console):
-        outcome = run_steps(context, only=only, force=force or ())
+    findings = check(context)
+
+    @contextlib.contextmanager
+    def shown(plan: Plan) -> Iterator[None]:
+        _warn(console, findings)
+        with watching(plan, context.run.events, console):
+            yield
+
+    outcome = run_steps(context, only=only, force=force or (), shown=shown)
     if outcome.overhead is not None:
         own = outcome.seconds - outcome.tool_seconds
         console.print(
@@ -143,6 +155,11 @@ def run(
             f"{outcome.tool_seconds:.1f} s in environments, quantizers and servers",
             highlight=False,
         )
+    if outcome.open_:
+        some = ", ".join(f"{s.name} ({s.reason})" for s in outcome.open_[:_NAMED])
+        more = f" and {len(outcome.open_) - _NAMED} more" if len(outcome.open_) > _NAMED else ""
+        text = f"still to do: {some}{more}; workbench run {recipe} does them"
+        console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if outcome.gate is not None:
         _verdict(console, outcome.gate, context.run.report)
 

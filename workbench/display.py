@@ -60,7 +60,7 @@ class _Row:
             return self.note
         done, total, what = self.progress
         if not total:
-            return what
+            return what or self.note
         left = ""
         if done >= 0.1 * total and now - self.phase_begun > 3:
             left = f", ~{duration((total - done) * (now - self.phase_begun) / done)} left"
@@ -79,7 +79,8 @@ class _State:
         kind = event["event"]
         if kind == "start" and row.state != "running":
             row.state, row.begun, row.phase_begun = "running", now, now
-            return f"{row.name}: started"
+            row.note = event.get("why", "")
+            return f"{row.name}: started" + (f" - {row.note}" if row.note else "")
         if kind == "progress":
             before = row.progress
             row.progress = (event["done"], event["total"], event["what"])
