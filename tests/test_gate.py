@@ -37,6 +37,8 @@ from workbench.spec import PerformanceCheck, Policy, QualityCheck, SizeCheck
 from workbench.stats import binary_interval, items_needed
 from workbench.store import dump_record, read_record, write_record
 
+TTFT = PerformanceCheck(metric="ttft_ms_p50", workload="short", concurrency=8, max_ratio=1.2)
+
 
 def quality(**changes: Any) -> QualityCheck:
     return QualityCheck(**({"suite": "suite", "margin": 0.1} | changes))
@@ -186,6 +188,22 @@ def test_the_reason_says_what_is_the_matter(found: Evidence, matter: str) -> Non
     assert judge(found, quality()).reason == (
         f"1 of 2 gated checks is not settled: suite ({matter})."
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "what"),
+    [("evaluate", quality(), "evaluation"), ("profile", TTFT, "profile")],
+)
+def test_a_record_of_an_older_recipe_is_not_called_missing_work(
+    kind: str, check: QualityCheck | PerformanceCheck, what: str
+) -> None:
+    found = simple([1.0] * 80, [1.0] * 80)
+    gone = replace(found.baseline, evaluation=None, profile=None)
+    assert "was not" in judge(replace(found, baseline=gone), check).reason
+    older = replace(found, baseline=replace(gone, stale=(kind,)))
+    verdict = judge(older, check)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert f"the {what} of baseline is of an older recipe, suite or checkpoint" in verdict.reason
 
 
 def test_a_limit_is_named_where_more_items_would_help() -> None:
@@ -430,8 +448,6 @@ def test_a_fail_outweighs_what_is_not_settled_and_advice_does_not_count() -> Non
 
 
 # --------------------------------------------------------------------------- performance, size
-
-TTFT = PerformanceCheck(metric="ttft_ms_p50", workload="short", concurrency=8, max_ratio=1.2)
 
 
 def _points(found: Evidence, **changes: Any) -> Evidence:

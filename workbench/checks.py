@@ -27,6 +27,7 @@ from workbench.evidence import (
     Refusal,
     VariantEvidence,
     first_difference,
+    missing,
     pair,
     wrong_weights,
 )
@@ -307,7 +308,7 @@ def _profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> R
     for side in (variant, reference) if relative else (variant,):
         profile = side.profile
         if profile is None:
-            return Refusal("MISSING", f"{side.variant} was not profiled")
+            return missing(side, "profile", "was not profiled")
         if profile.variant != side.variant:
             return Refusal(
                 "NOT COMPARABLE", f"the profile of {side.variant} is of {profile.variant}"
@@ -377,7 +378,7 @@ def size(check: SizeCheck, evidence: Evidence, variant: VariantEvidence) -> Chec
 
 def _weight_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
     if variant.manifest is None:
-        return Refusal("MISSING", f"{variant.variant} has no manifest, so its size is unknown")
+        return missing(variant, "quantize", "has no manifest, so its size is unknown")
     return variant.manifest.weight_bytes, evidence.checkpoint.weight_bytes
 
 
