@@ -21,6 +21,7 @@ from workbench.errors import ServingFailure
 from workbench.evaluate import run_suite
 from workbench.events import Events
 from workbench.plan import StepSpec, left_out
+from workbench.progress import Progress
 from workbench.records import Evaluation, Manifest, SuiteResult
 from workbench.servers import LOG, Endpoint
 from workbench.serving import served
@@ -122,7 +123,7 @@ def evaluate_variant(
     spent: dict[str, float] = {}
     with Servers(context, variant, events) as servers:
 
-        def ask(name: str, rows: Path) -> SuiteResult:
+        def ask(name: str, rows: Path, told: Progress) -> SuiteResult:
             def use(endpoint: Endpoint) -> SuiteResult:
                 asked, limit = time.monotonic(), spec.total_seconds
                 try:
@@ -138,7 +139,7 @@ def evaluate_variant(
                         # A restart does not give a suite its time again.
                         total_seconds=limit and max(0.0, limit - spent.get(rows.name, 0.0)),
                         judge=spec.judge,
-                        progress=events.progress,
+                        progress=told,
                     )
                 finally:
                     seconds = time.monotonic() - asked
@@ -147,10 +148,15 @@ def evaluate_variant(
 
             return servers.ask(use)
 
-        suites = [ask(name, folder / f"{name}.jsonl") for name in context.suites]
+        first = events.progress
+
+        def again(done: float, total: float, what: str) -> None:
+            first(done, total, f"{what}, second pass")
+
+        suites = [ask(name, folder / f"{name}.jsonl", first) for name in context.suites]
         repeat: list[SuiteResult] = []
         if step.spec["evaluate"]["noise_floor"]:
-            repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in context.suites]
+            repeat = [ask(name, folder / f"{name}.repeat.jsonl", again) for name in context.suites]
         serving = servers.endpoint.serving
         return Evaluation(
             id=step.id,
