@@ -102,6 +102,12 @@ def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> Non
     assert verdicts == {"good": "GO", "damaged": "NO-GO"}
     assert "NO-GO" in done.stdout and str(run / "report.html") in done.stdout
     assert "the workbench itself took" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "(fake engine: says nothing about a model)" in said
+    assert "artifact of good: " in said and "artifact of damaged" not in said
+    shipped = said.split("artifact of good: ")[1].split(" ")[0]
+    assert (Path(shipped) / "config.json").is_file()
+    assert "second pass" in (run / "events.jsonl").read_text()
     assert "<script" not in (run / "report.html").read_text()
     copies = sorted(p.name for p in (run / "executed").iterdir())
     assert copies == sorted(

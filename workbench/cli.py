@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from workbench.display import ProgressLine
     from workbench.records import Gate
+    from workbench.store import Run
     from workbench.validate import Finding
 
 #: Steps still to do that are named; the rest is counted.
@@ -132,7 +133,7 @@ def run(
     from rich.markup import escape
 
     from workbench.context import new_run
-    from workbench.display import watching
+    from workbench.display import own_time, watching
     from workbench.records import Plan
     from workbench.run import run as run_steps
     from workbench.validate import validate as check
@@ -148,31 +149,29 @@ def run(
             yield
 
     outcome = run_steps(context, only=only, force=force or (), shown=shown)
-    if outcome.overhead is not None:
-        own = outcome.seconds - outcome.tool_seconds
-        console.print(
-            f"the workbench itself took {own:.1f} s: {outcome.overhead:.1%} of the "
-            f"{outcome.tool_seconds:.1f} s in environments, quantizers and servers",
-            highlight=False,
-        )
+    if outcome.tool_seconds:
+        console.print(own_time(outcome.seconds, outcome.tool_seconds), highlight=False)
     if outcome.open_:
         some = ", ".join(f"{s.name} ({s.reason})" for s in outcome.open_[:_NAMED])
         more = f" and {len(outcome.open_) - _NAMED} more" if len(outcome.open_) > _NAMED else ""
         text = f"still to do: {some}{more}; workbench run {recipe} does them"
         console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if outcome.gate is not None:
-        _verdict(console, outcome.gate, context.run.report)
+        _verdict(console, outcome.gate, context.run)
 
 
-def _verdict(console: Console, record: Gate, report: Path) -> None:
-    from workbench.display import verdict_table
+def _verdict(console: Console, record: Gate, run: Run) -> None:
+    from workbench.display import artifact_line, verdict_table
     from workbench.records import EXIT_CODES
 
     with contextlib.suppress(OSError):  # the exit code is the answer; it must not hang on a pipe
         console.print(verdict_table(record))
         for warning in record.warnings:
             console.print("[yellow]warn[/]", warning, highlight=False, soft_wrap=True)
-        console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+        for verdict in record.variants:
+            if line := artifact_line(verdict, run):
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(f"report: {run.report}", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(EXIT_CODES[record.verdict])
 
 
@@ -196,7 +195,7 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    _verdict(console, record, context.run.report)
+    _verdict(console, record, context.run)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from workbench import noise, sensitivity
 from workbench.base import BASELINE
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
-from workbench.records import Check, Gate, VariantVerdict, Verdict
+from workbench.records import FAKE, Check, Gate, VariantVerdict, Verdict
 from workbench.spec import Policy
 
 #: Characters of one check's reason in the sentence of a verdict; the table of checks has it whole.
@@ -97,8 +97,7 @@ def _inputs(evidence: Evidence) -> dict[str, str]:
 def _warnings(evidence: Evidence) -> tuple[str, ...]:
     served = [v.evaluation.serving for v in evidence.sides if v.evaluation]
     fake = {"fake"} & ({s.engine for s in served} | {v.method for v in evidence.variants})
-    text = "a fake engine or quantizer was used: this verdict says nothing about a model"
-    return (text,) if fake else ()
+    return (FAKE,) if fake else ()
 
 
 # --------------------------------------------------------------------------- one variant

@@ -52,11 +52,6 @@ class Outcome:
     tool_seconds: float
     open_: tuple[PlanStep, ...] = ()
 
-    @property
-    def overhead(self) -> float | None:
-        """The workbench's own time as a share of the tools' (0.05 is 5 %); None without tools."""
-        return (self.seconds - self.tool_seconds) / self.tool_seconds if self.tool_seconds else None
-
 
 def _unseen(plan: Plan) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
