@@ -4,11 +4,21 @@ import io
 from pathlib import Path
 
 import pytest
+from builders import EMULATED, NATIVE, variant
 from rich.console import Console
 
-from workbench.display import ProgressLine, duration, plan_table, verdict_table, watching
+from workbench.display import (
+    ProgressLine,
+    artifact_line,
+    duration,
+    own_time,
+    plan_table,
+    verdict_table,
+    watching,
+)
 from workbench.events import Events
-from workbench.records import Gate, Lane, Plan, PlanStep, VariantVerdict
+from workbench.records import FAKE, Gate, Lane, Plan, PlanStep, VariantVerdict
+from workbench.store import Results, write_record
 
 PLAN = Plan(
     run="r",
@@ -76,6 +86,34 @@ def test_verdict_table() -> None:
     console.print(verdict_table(gate))
     for word in ("fp8", "emulated", "INCONCLUSIVE", "too few"):
         assert word in out.getvalue()
+    assert "fake" not in out.getvalue()
+    console.print(verdict_table(gate.model_copy(update={"warnings": (FAKE,)})))
+    assert "(fake engine: says nothing about a model)" in " ".join(out.getvalue().split())
+
+
+def test_the_folder_to_ship_is_named_for_go_alone(tmp_path: Path) -> None:
+    run = Results(tmp_path).run("r")
+    made = variant("fp8", {}).manifest
+    assert made
+    write_record(run.published("quantize", "fp8"), made)
+
+    def line(verdict: str, lane: Lane, name: str = "fp8") -> str:
+        found = VariantVerdict.model_validate(
+            {"variant": name, "method": "fp8", "verdict": verdict, "reason": "", "checks": []}
+            | {"lane": lane}
+        )
+        return artifact_line(found, run)
+
+    assert line("GO", NATIVE) == f"artifact of fp8: {tmp_path / 'checkpoint'}"
+    assert "the twin is not what ships" in line("GO", EMULATED)
+    assert not line("NO-GO", NATIVE) and not line("GO", NATIVE, "other")
+
+
+def test_no_share_of_next_to_nothing() -> None:
+    assert own_time(16.4, 3.0) == (
+        "the workbench itself took 13.4 s, beside 3.0 s in environments, quantizers and servers"
+    )
+    assert "6.0 s: 5.0% of the 120.0 s" in own_time(126, 120)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -83,6 +121,7 @@ def test_watching(tmp_path: Path, terminal: bool) -> None:
     console, out = _console(terminal)
     events = Events(tmp_path / "e.jsonl", "evaluate:fp8")
     with watching(PLAN, events.path, console):
+        events.emit("start", why="changed since the last record: suites (sentiment)")
         events.emit("start")
         events.progress(3, 88, "sentiment")
         events.of("unknown:step").emit("start")
@@ -92,7 +131,8 @@ def test_watching(tmp_path: Path, terminal: bool) -> None:
     assert "the server died [bold]not markup[/]" in text
     assert "unknown:step" not in text
     if not terminal:
-        assert "evaluate:fp8: started" in text
+        assert "evaluate:fp8: started - changed since the last record: suites (senti" in text
+        assert text.count("started") == 1
         assert "\x1b" not in text
 
 

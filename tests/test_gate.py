@@ -37,6 +37,8 @@ from workbench.spec import PerformanceCheck, Policy, QualityCheck, SizeCheck
 from workbench.stats import binary_interval, items_needed
 from workbench.store import dump_record, read_record, write_record
 
+TTFT = PerformanceCheck(metric="ttft_ms_p50", workload="short", concurrency=8, max_ratio=1.2)
+
 
 def quality(**changes: Any) -> QualityCheck:
     return QualityCheck(**({"suite": "suite", "margin": 0.1} | changes))
@@ -160,6 +162,71 @@ def test_too_few_samples_are_never_enough() -> None:
     assert (verdict, check.status) == ("INCONCLUSIVE", "INCONCLUSIVE")
     assert "the policy wants at least 30" in check.sentence
     assert only(few, quality(margin=0.5, min_n=29))[1].status == "PASS"
+
+
+def _capped(found: Evidence, samples: int) -> Evidence:
+    evaluation = found.variants[0].evaluation
+    assert evaluation
+    suites = tuple(s.model_copy(update={"samples": samples}) for s in evaluation.suites)
+    return edit(found, evaluation=evaluation.model_copy(update={"suites": suites}))
+
+
+@pytest.mark.parametrize(
+    ("found", "matter"),
+    [
+        (simple(*table(20, 0, 0, 0)), "20 samples, 30 wanted"),
+        (
+            _capped(simple(*table(20, 0, 0, 0)), 88),
+            "20 samples, 30 wanted (evaluate.limit asked 20 of the suite's 88)",
+        ),
+        (simple(*table(60, 8, 0, 12)), "the loss sits on the margin"),
+        (simple([0.0] * 80, [0.0] * 80), "scores 0.0 % before quantizing"),
+        (edit(simple([1.0] * 80, [1.0] * 80), evaluation=None), "missing: fp8 was not evaluated"),
+    ],
+)
+def test_the_reason_says_what_is_the_matter(found: Evidence, matter: str) -> None:
+    assert judge(found, quality()).reason == (
+        f"1 of 2 gated checks is not settled: suite ({matter})."
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "what"),
+    [("evaluate", quality(), "evaluation"), ("profile", TTFT, "profile")],
+)
+def test_a_record_of_an_older_recipe_is_not_called_missing_work(
+    kind: str, check: QualityCheck | PerformanceCheck, what: str
+) -> None:
+    found = simple([1.0] * 80, [1.0] * 80)
+    gone = replace(found.baseline, evaluation=None, profile=None)
+    assert "was not" in judge(replace(found, baseline=gone), check).reason
+    older = replace(found, baseline=replace(gone, stale=(kind,)))
+    verdict = judge(older, check)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert f"the {what} of baseline is of an older recipe, suite or checkpoint" in verdict.reason
+
+
+def test_a_limit_is_named_where_more_items_would_help() -> None:
+    found = _capped(simple(*table(60, 8, 2, 10)), 300)
+    needed = only(found)[1].details["items_needed"]
+    asked = "(evaluate.limit asked 80 of the suite's 300)"
+    assert f"needs about {needed} items instead of 80 {asked}" in judge(found, quality()).reason
+    assert f"items would settle it {asked}" in only(found)[1].sentence
+    assert "limit" not in only(_capped(found, 80))[1].sentence
+
+
+def test_a_reason_is_cut_where_a_check_has_much_to_say() -> None:
+    odd = edit_row(simple([1.0] * 80, [1.0] * 80), 0, id="a" * 500)
+    assert len(judge(odd, quality()).reason) < 260 and judge(odd, quality()).reason.endswith("…).")
+
+
+def test_few_requests_are_said_so() -> None:
+    found = simple([1.0] * 80, [1.0] * 80)
+    measured = found.variants[0].profile
+    assert measured
+    few = tuple(p.model_copy(update={"completed": 4}) for p in measured.points)
+    few_requests = edit(found, profile=measured.model_copy(update={"points": few}))
+    assert "(fp8 completed 4 requests, fewer than 8)" in judge(few_requests, TTFT).reason
 
 
 def test_graded_scores_are_judged_too() -> None:
@@ -358,7 +425,9 @@ def test_a_suite_the_recipe_does_not_ask_is_missing() -> None:
     verdict = judge(simple(*GOOD), quality(), quality(suite="sentimant"))
     assert verdict.verdict == "INCONCLUSIVE"
     assert [c.status for c in verdict.checks] == ["PASS", "PASS", "MISSING"]
-    assert verdict.reason == "1 of 3 gated checks is not settled: sentimant (missing)."
+    assert verdict.reason == (
+        "1 of 3 gated checks is not settled: sentimant (missing: baseline has no result on it)."
+    )
 
 
 def test_no_variant_is_inconclusive() -> None:
@@ -379,8 +448,6 @@ def test_a_fail_outweighs_what_is_not_settled_and_advice_does_not_count() -> Non
 
 
 # --------------------------------------------------------------------------- performance, size
-
-TTFT = PerformanceCheck(metric="ttft_ms_p50", workload="short", concurrency=8, max_ratio=1.2)
 
 
 def _points(found: Evidence, **changes: Any) -> Evidence:

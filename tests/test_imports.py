@@ -21,6 +21,7 @@ PURE = (
     "asked",
     "report/differences",
     "checks",
+    "reach",
     "gate",
     "scorers",
     "support",

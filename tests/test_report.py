@@ -39,9 +39,9 @@ from workbench.calibration_records import (
 from workbench.context import new_run
 from workbench.digest import sha256_text
 from workbench.errors import StoreError
-from workbench.evidence import Evidence
+from workbench.evidence import Evidence, VariantEvidence
 from workbench.gate import decide
-from workbench.records import Calibration, CalibrationRow, Choice, Environment, Gate
+from workbench.records import FAKE, Calibration, CalibrationRow, Choice, Environment, Gate
 from workbench.report import record_html
 from workbench.report.html import REGRESSIONS, render
 from workbench.report.text import SHOWN, visible
@@ -270,6 +270,42 @@ def test_a_suite_that_is_not_gated_is_named() -> None:
     gate = decide(policy(quality(suite="sentiment")), found, policy_digest="p", id_="g")
     assert "Asked but not gated by this policy: short_question." in parse(render(gate, found)).text
     assert "not gated" not in parse(render(judged(found), found)).text
+
+
+def test_the_folder_that_ships_is_named() -> None:
+    text = parse(page()).text
+    assert "| native | checkpoint" in text
+    assert "emulated | checkpoint | a dequantized twin of it was served" in text
+    assert "not what ships" not in parse(page(simple([1.0] * 40, [1.0] * 40))).text
+
+
+def test_a_limit_and_the_digest_of_each_suite_are_shown() -> None:
+    found = demo()
+    digest = sha256_text("suite sentiment")
+    assert f'title="{digest}"' in page(found)
+    assert "evaluate.limit" not in page(found)
+
+    def capped(side: VariantEvidence) -> VariantEvidence:
+        assert side.evaluation
+        results = tuple(r.model_copy(update={"samples": 500}) for r in side.evaluation.suites)
+        changed = side.evaluation.model_copy(update={"suites": results})
+        return replace(side, evaluation=changed)
+
+    found = replace(
+        found, baseline=capped(found.baseline), variants=tuple(map(capped, found.variants))
+    )
+    text = parse(page(found)).text
+    assert "only the first 80 of its 500 samples (evaluate.limit)" in text
+    assert "80 | the first of 500" in text
+
+
+def test_a_verdict_of_a_fake_says_so_in_its_heading() -> None:
+    gate = full_gate(demo())
+    fake = gate.model_copy(update={"warnings": (FAKE,)})
+    heading = "NO-GO (fake engine: says nothing about a model)"
+    assert heading in parse(render(fake, demo())).text
+    assert heading in record_html(fake)
+    assert "fake" not in parse(render(gate, demo())).text + record_html(gate)
 
 
 def test_regressions_are_counted_and_cut() -> None:

@@ -102,6 +102,12 @@ def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> Non
     assert verdicts == {"good": "GO", "damaged": "NO-GO"}
     assert "NO-GO" in done.stdout and str(run / "report.html") in done.stdout
     assert "the workbench itself took" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "(fake engine: says nothing about a model)" in said
+    assert "artifact of good: " in said and "artifact of damaged" not in said
+    shipped = said.split("artifact of good: ")[1].split(" ")[0]
+    assert (Path(shipped) / "config.json").is_file()
+    assert "second pass" in (run / "events.jsonl").read_text()
     assert "<script" not in (run / "report.html").read_text()
     copies = sorted(p.name for p in (run / "executed").iterdir())
     assert copies == sorted(
@@ -165,22 +171,29 @@ def test_a_change_invalidates_what_depends_on_it(workbench: Call, project: Path)
     policy.write_text(policy.read_text().replace("0.3", "0.31"))
     plan = workbench("plan", "recipe.yaml").stdout
     assert plan.count("cached") == 6 and plan.count("to do") == 1
+    assert "the policy changed since the verdict" in " ".join(plan.split())
     # Fewer samples: what was measured is asked again, what was made stays.
     edit_recipe(project, lambda r: r["evaluate"].update(limit=30))
     plan = workbench("plan", "recipe.yaml").stdout
     assert plan.count("cached") == 3 and plan.count("to do") == 4
-    assert "changed since the last record: evaluate" in plan
+    assert "changed since the last record: evaluate (limit)" in " ".join(plan.split())
     # --only stops before the verdict; --force does a finished step again.
     only = workbench("run", "recipe.yaml", "--only", "evaluate:good")
-    assert only.returncode == 0 and "verdict" not in only.stdout
+    assert only.returncode == 0 and "verdict of" not in only.stdout
+    said = " ".join(only.stdout.split())
+    assert "evaluate:good: started - changed since the last record: evaluate (limit)" in said
+    assert "warn still to do: evaluate:baseline (changed since the last record" in said
     # The verdict of before does not stay for whoever reads the files.
     assert not (project / "results/smoke/gate.json").exists()
     assert not (project / "results/smoke/report.html").exists()
     assert workbench("plan", "recipe.yaml").stdout.count("cached") == 4
     forced = workbench("run", "recipe.yaml", "--force", "quantize:good")
     assert "quantize:good: done" in forced.stdout
+    assert "quantize:good: started - forced" in forced.stdout
+    assert "quantize:good: cached" not in forced.stdout
     unknown = workbench("run", "recipe.yaml", "--only", "evaluate:god")
     assert unknown.returncode == 2 and "did you mean 'evaluate:good'" in unknown.stderr
+    assert not unknown.stdout
 
 
 def _start(project: Path) -> subprocess.Popen[bytes]:

@@ -91,7 +91,7 @@ def test_a_server_answers_in_the_block_and_is_gone_after_it(tmp_path: Path) -> N
         pid = endpoint.pid
     assert gone(pid)
     assert endpoint.rss() is None
-    assert told[0] == "starting fake"
+    assert told[0] == "starting fake, 0 s"
     metrics = (tmp_path / "server/metrics.txt").read_text()
     assert "vllm:generation_tokens_total" in metrics
     assert not (tmp_path / "server" / LEASE).exists()

@@ -134,6 +134,17 @@ def test_forced_step_that_fails_leaves_no_old_evidence(
     assert workbench("gate").returncode != 0
 
 
+def test_evidence_of_an_older_recipe_is_said_to_be_that(
+    workbench: Call, run: Path, project: Path
+) -> None:
+    edit_recipe(project, lambda r: r["evaluate"].update(limit=41))
+    assert workbench("run", "recipe.yaml", "--only", "evaluate:bad").returncode == 0
+    gate = workbench("gate")
+    said = " ".join(gate.stdout.replace("│", " ").split())
+    assert gate.returncode == 11
+    assert "the evaluation of baseline is of an older recipe, suite or checkpoint" in said
+
+
 def test_failed_samples_are_asked_again(workbench: Call, run: Path, project: Path) -> None:
     edit_recipe(project, lambda r: r["variants"][0].update(damage=0.0))
     faulty = subprocess.run(

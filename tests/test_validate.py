@@ -30,6 +30,8 @@ def test_the_smoke_recipe_is_valid(workbench: Call) -> None:
     assert done.returncode == 0, done.stderr
     assert "recipe.yaml is valid" in done.stdout
     assert "native lane" in done.stdout
+    assert "6 gated checks per variant, 5 of the policy" in done.stdout
+    assert "INCONCLUSIVE" not in done.stdout
 
 
 def test_group_size_that_does_not_divide(workbench: Call, project: Path) -> None:
@@ -104,7 +106,11 @@ def test_too_few_samples_is_a_warning(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["evaluate"].update(limit=10))
     done = workbench("validate", "recipe.yaml")
     assert done.returncode == 0
-    assert "asks 10 samples and its check wants 60" in done.stdout
+    assert "asks 10 of its 88 samples (evaluate.limit), and its check wants 60" in done.stdout
+    assert "bounded at 27.6 points even if nothing changes" in done.stdout
+    assert "it can only be INCONCLUSIVE" in done.stdout
+    planned = workbench("plan", "recipe.yaml")
+    assert "its check wants 60" in " ".join(planned.stdout.split())
 
 
 @pytest.fixture

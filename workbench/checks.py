@@ -16,6 +16,7 @@ and rounded only in sentences. How the statuses add up to a verdict is `workbenc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from workbench import noise, stats
@@ -26,6 +27,7 @@ from workbench.evidence import (
     Refusal,
     VariantEvidence,
     first_difference,
+    missing,
     pair,
     wrong_weights,
 )
@@ -49,7 +51,11 @@ def points(value: float, beside: float | None = None) -> str:
 
 def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
     """Non-inferiority of one suite, on the paired rows."""
-    details: dict[str, Any] = {"suite": check.suite, "confidence": check.confidence}
+    details: dict[str, Any] = {
+        "suite": check.suite,
+        "confidence": check.confidence,
+        "min_n": check.min_n,
+    }
 
     def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
         return Check(
@@ -87,6 +93,9 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "mcnemar_p_different": different,
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
+    has = samples_of(variant, check.suite)
+    if has and has > n:
+        details["suite_samples"] = has
     values = {"value": loss.estimate, "low": loss.low, "high": loss.high, "n": n}
     moved = (
         f"the mean score {_moved(paired, loss.estimate, baseline, score)} over {n} paired samples"
@@ -96,7 +105,9 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     sure = f"with {100 * check.confidence:.4g} % confidence"
     if n < check.min_n:
         return answer(
-            "INCONCLUSIVE", f"{moved}, and the policy wants at least {check.min_n}", **values
+            "INCONCLUSIVE",
+            f"{moved}, and the policy wants at least {check.min_n}{limited(details, n)}",
+            **values,
         )
     if sum(before) / n <= check.margin:
         only = "only " if paired.higher_is_better else ""
@@ -128,7 +139,7 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     details["items_needed"] = needed
     # The formula is a normal approximation: it may name fewer items than were just not enough.
     settle = (
-        f"about {max(needed, n + 1)} items would settle it"
+        f"about {max(needed, n + 1)} items would settle it{limited(details, n)}"
         if needed
         else "the loss sits so near the margin that more items would hardly settle it"
     )
@@ -139,6 +150,18 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         f"broken: {settle}",
         **values,
     )
+
+
+def samples_of(variant: VariantEvidence, suite: str) -> int | None:
+    """How many samples a suite has, asked of the variant or not; None where nothing says it."""
+    results = variant.evaluation.suites if variant.evaluation else ()
+    return next((r.samples for r in results if r.suite == suite), None)
+
+
+def limited(details: Mapping[str, Any], n: int) -> str:
+    """In brackets, that the recipe's limit left samples of the suite unasked; or nothing."""
+    has = details.get("suite_samples")
+    return f" (evaluate.limit asked {n} of the suite's {has})" if has else ""
 
 
 def _named(variant: VariantEvidence) -> str:
@@ -187,9 +210,14 @@ def artifact(variant: VariantEvidence) -> Check:
 # --------------------------------------------------------------------------- performance, size
 
 
+def performance_name(check: PerformanceCheck) -> str:
+    """What a check of one figure of the profile is called."""
+    return f"{check.metric} {check.workload} x{check.concurrency}"
+
+
 def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
     """One figure of the profile, as a ratio to the baseline's or against an absolute target."""
-    name = f"{check.metric} {check.workload} x{check.concurrency}"
+    name = performance_name(check)
     relative = check.max_ratio is not None or check.min_ratio is not None
     limit = next(
         x
@@ -280,7 +308,7 @@ def _profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> R
     for side in (variant, reference) if relative else (variant,):
         profile = side.profile
         if profile is None:
-            return Refusal("MISSING", f"{side.variant} was not profiled")
+            return missing(side, "profile", "was not profiled")
         if profile.variant != side.variant:
             return Refusal(
                 "NOT COMPARABLE", f"the profile of {side.variant} is of {profile.variant}"
@@ -350,7 +378,7 @@ def size(check: SizeCheck, evidence: Evidence, variant: VariantEvidence) -> Chec
 
 def _weight_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
     if variant.manifest is None:
-        return Refusal("MISSING", f"{variant.variant} has no manifest, so its size is unknown")
+        return missing(variant, "quantize", "has no manifest, so its size is unknown")
     return variant.manifest.weight_bytes, evidence.checkpoint.weight_bytes
 
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import signal
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
     from workbench.display import ProgressLine
     from workbench.records import Gate
+    from workbench.store import Run
+    from workbench.validate import Finding
+
+#: Steps still to do that are named; the rest is counted.
+_NAMED = 5
 
 app = typer.Typer(
     help="Quantize a checkpoint, serve every variant, and answer: may it ship?",
@@ -89,6 +95,14 @@ def validate(recipe: RecipePath, run: RunOption = "", results: ResultsOption = N
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def _warn(console: Console, findings: Iterable[Finding]) -> None:
+    from rich.markup import escape
+
+    for finding in findings:
+        if finding.level == "warn":
+            console.print("[yellow]warn[/]", escape(finding.what), highlight=False, soft_wrap=True)
+
+
 @app.command()
 def plan(recipe: RecipePath, run: RunOption = "", results: ResultsOption = None) -> None:
     """Show the steps: ids, what is cached and why, estimated time and memory."""
@@ -96,9 +110,10 @@ def plan(recipe: RecipePath, run: RunOption = "", results: ResultsOption = None)
     from workbench.display import plan_table
     from workbench.validate import validate as check
 
+    console = _console()
     context = new_run(recipe, run, results)
-    check(context)
-    _console().print(plan_table(context.plan()))
+    _warn(console, check(context))
+    console.print(plan_table(context.plan()))
 
 
 @app.command()
@@ -118,37 +133,45 @@ def run(
     from rich.markup import escape
 
     from workbench.context import new_run
-    from workbench.display import watching
+    from workbench.display import own_time, watching
+    from workbench.records import Plan
     from workbench.run import run as run_steps
     from workbench.validate import validate as check
 
     console = _console()
     context = new_run(recipe, run, results)
-    for finding in check(context):
-        if finding.level == "warn":
-            console.print("[yellow]warn[/]", escape(finding.what), highlight=False, soft_wrap=True)
-    with watching(context.plan(), context.run.events, console):
-        outcome = run_steps(context, only=only, force=force or ())
-    if outcome.overhead is not None:
-        own = outcome.seconds - outcome.tool_seconds
-        console.print(
-            f"the workbench itself took {own:.1f} s: {outcome.overhead:.1%} of the "
-            f"{outcome.tool_seconds:.1f} s in environments, quantizers and servers",
-            highlight=False,
-        )
+    findings = check(context)
+
+    @contextlib.contextmanager
+    def shown(plan: Plan) -> Iterator[None]:
+        _warn(console, findings)
+        with watching(plan, context.run.events, console):
+            yield
+
+    outcome = run_steps(context, only=only, force=force or (), shown=shown)
+    if outcome.tool_seconds:
+        console.print(own_time(outcome.seconds, outcome.tool_seconds), highlight=False)
+    if outcome.open_:
+        some = ", ".join(f"{s.name} ({s.reason})" for s in outcome.open_[:_NAMED])
+        more = f" and {len(outcome.open_) - _NAMED} more" if len(outcome.open_) > _NAMED else ""
+        text = f"still to do: {some}{more}; workbench run {recipe} does them"
+        console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if outcome.gate is not None:
-        _verdict(console, outcome.gate, context.run.report)
+        _verdict(console, outcome.gate, context.run)
 
 
-def _verdict(console: Console, record: Gate, report: Path) -> None:
-    from workbench.display import verdict_table
+def _verdict(console: Console, record: Gate, run: Run) -> None:
+    from workbench.display import artifact_line, verdict_table
     from workbench.records import EXIT_CODES
 
     with contextlib.suppress(OSError):  # the exit code is the answer; it must not hang on a pipe
         console.print(verdict_table(record))
         for warning in record.warnings:
             console.print("[yellow]warn[/]", warning, highlight=False, soft_wrap=True)
-        console.print(f"report: {report}", highlight=False, markup=False, soft_wrap=True)
+        for verdict in record.variants:
+            if line := artifact_line(verdict, run):
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(f"report: {run.report}", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(EXIT_CODES[record.verdict])
 
 
@@ -175,7 +198,7 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    _verdict(console, record, context.run.report)
+    _verdict(console, record, context.run)
 
 
 @app.command()

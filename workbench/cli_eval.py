@@ -76,7 +76,7 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    _verdict(console, record, context.run.report)
+    _verdict(console, record, context.run)
 
 
 def _rescored(suites: Sequence[SuiteRescore]) -> Table:

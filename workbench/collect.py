@@ -89,16 +89,21 @@ def collect(context: Context) -> Evidence:
         name = variant.name
         folder = context.run.variant(name)
         evaluation = read(folder / "evaluation.json", Evaluation, f"evaluate:{name}")
+        made = read(folder / "manifest.json", Manifest, f"quantize:{name}")
+        profile = read(folder / "profile.json", Profile, f"profile:{name}")
+        found = {"quantize": made, "evaluate": evaluation, "profile": profile}
+        there = {kind: context.run.published(kind, name).is_file() for kind in found}
         return VariantEvidence(
             variant=name,
             method=variant.method,
-            manifest=read(folder / "manifest.json", Manifest, f"quantize:{name}"),
+            manifest=made,
             evaluation=evaluation,
             rows=rows_of(name, evaluation.suites) if evaluation else {},
-            profile=read(folder / "profile.json", Profile, f"profile:{name}"),
+            profile=profile,
             reference=recipe.reference(variant),
             repeat_rows=rows_of(name, evaluation.repeat) if evaluation else {},
             divergence=divergence_of(name, evaluation),
+            stale=tuple(kind for kind, record in found.items() if there[kind] and record is None),
         )
 
     baseline, *references = map(of, recipe.references)

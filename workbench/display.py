@@ -21,11 +21,16 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from workbench.errors import StoreError
 from workbench.events import EventReader
-from workbench.records import Gate, Plan
+from workbench.records import Gate, Manifest, Plan, VariantVerdict
+from workbench.store import Run, read_record
 
 #: Set in the environment of kernels whose progress somebody else shows.
 DRIVEN = "WORKBENCH_DRIVEN"
+
+#: Tools that took less than this have no share worth naming: one start of a kernel outweighs it.
+_FEW_SECONDS = 60.0
 
 _VERDICT_STYLE = {"GO": "bold green", "NO-GO": "bold red", "INCONCLUSIVE": "bold yellow"}
 _MARK = {"waiting": "·", "cached": "=", "running": "▶", "done": "✓", "failed": "✗"}
@@ -60,7 +65,7 @@ class _Row:
             return self.note
         done, total, what = self.progress
         if not total:
-            return what
+            return what or self.note
         left = ""
         if done >= 0.1 * total and now - self.phase_begun > 3:
             left = f", ~{duration((total - done) * (now - self.phase_begun) / done)} left"
@@ -79,7 +84,8 @@ class _State:
         kind = event["event"]
         if kind == "start" and row.state != "running":
             row.state, row.begun, row.phase_begun = "running", now, now
-            return f"{row.name}: started"
+            row.note = event.get("why", "")
+            return f"{row.name}: started" + (f" - {row.note}" if row.note else "")
         if kind == "progress":
             before = row.progress
             row.progress = (event["done"], event["total"], event["what"])
@@ -125,7 +131,8 @@ def plan_table(plan: Plan) -> Table:
 def verdict_table(gate: Gate) -> Table:
     """One line per variant: the verdict and the sentence that explains it."""
     table = Table(
-        title=f"verdict of run '{gate.run}' under policy '{gate.policy}'", title_justify="left"
+        title=f"verdict of run '{gate.run}' under policy '{gate.policy}'{gate.aside}",
+        title_justify="left",
     )
     for column in ("variant", "method", "lane", "verdict", "reason"):
         table.add_column(column, no_wrap=column != "reason")
@@ -138,6 +145,28 @@ def verdict_table(gate: Gate) -> Table:
             Text(v.reason),
         )
     return table
+
+
+def artifact_line(verdict: VariantVerdict, run: Run) -> str:
+    """Which folder ships, of a variant that may; empty of one that may not."""
+    if verdict.verdict != "GO":
+        return ""
+    try:
+        made = read_record(run.published("quantize", verdict.variant), Manifest)
+    except StoreError:
+        return ""
+    twin = verdict.lane is not None and verdict.lane.name == "emulated"
+    aside = " (its dequantized twin was served; the twin is not what ships)" if twin else ""
+    return f"artifact of {verdict.variant}: {run.results.root / made.path}{aside}"
+
+
+def own_time(seconds: float, tool_seconds: float) -> str:
+    """How long the workbench itself took; as a share of the tools' time where that is some."""
+    text = f"the workbench itself took {seconds - tool_seconds:.1f} s"
+    tools = f"{tool_seconds:.1f} s in environments, quantizers and servers"
+    if tool_seconds < _FEW_SECONDS:
+        return f"{text}, beside {tools}"
+    return f"{text}: {seconds / tool_seconds - 1:.1%} of the {tools}"
 
 
 @contextlib.contextmanager

@@ -159,6 +159,7 @@ def summarize(
         rows_file=rows_file,
         rows_digest=rows_digest(rows),
         n=len(rows),
+        samples=len(suite.samples),
         repeats=spec.repeats,
         failed=sum(row.error is not None or row.score is None for row in rows),
         score=math.fsum(scores) / len(scores) if scores else None,

@@ -23,6 +23,7 @@ from workbench.evaluate import run_suite
 from workbench.events import Events
 from workbench.lmeval import run_lm_eval
 from workbench.plan import StepSpec, left_out
+from workbench.progress import Progress
 from workbench.records import Evaluation, Manifest, SuiteResult
 from workbench.servers import LOG, Endpoint
 from workbench.serving import served
@@ -130,7 +131,7 @@ def evaluate_variant(
     spent: dict[str, float] = {}
     with Servers(context, variant, events) as servers:
 
-        def ask(name: str, rows: Path) -> SuiteResult:
+        def ask(name: str, rows: Path, told: Progress) -> SuiteResult:
             def use(endpoint: Endpoint) -> SuiteResult:
                 asked, limit = time.monotonic(), spec.total_seconds
                 try:
@@ -146,7 +147,7 @@ def evaluate_variant(
                         # A restart does not give a suite its time again.
                         total_seconds=limit and max(0.0, limit - spent.get(rows.name, 0.0)),
                         judge=spec.judge,
-                        progress=events.progress,
+                        progress=told,
                     )
                 finally:
                     seconds = time.monotonic() - asked
@@ -154,6 +155,11 @@ def evaluate_variant(
                     events.tool(f"ask {name}", seconds)
 
             return servers.ask(use)
+
+        first = events.progress
+
+        def again(done: float, total: float, what: str) -> None:
+            first(done, total, f"{what}, second pass")
 
         def lm_eval(repeat: bool) -> list[SuiteResult]:
             return servers.over(
@@ -167,11 +173,11 @@ def evaluate_variant(
                 )
             )
 
-        suites = [ask(name, folder / f"{name}.jsonl") for name in context.suites]
+        suites = [ask(name, folder / f"{name}.jsonl", first) for name in context.suites]
         suites += lm_eval(repeat=False)
         repeat: list[SuiteResult] = []
         if step.spec["evaluate"]["noise_floor"]:
-            repeat = [ask(name, folder / f"{name}.repeat.jsonl") for name in context.suites]
+            repeat = [ask(name, folder / f"{name}.repeat.jsonl", again) for name in context.suites]
             repeat += lm_eval(repeat=True)
         asked = time.monotonic()
         divergence = servers.over(

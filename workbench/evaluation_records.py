@@ -83,6 +83,9 @@ class SuiteResult(Record):
         description="of ids, prompts, outputs and scores in sample order, no timings"
     )
     n: int = Field(description="rows: samples times repeats")
+    samples: int | None = Field(
+        None, description="that the suite has; `evaluate.limit` may have asked fewer. None: unknown"
+    )
     repeats: int = 1
     failed: int
     score: float | None

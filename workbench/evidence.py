@@ -46,6 +46,7 @@ class VariantEvidence:
         reference: name of the unquantized variant it is paired with, which the same engine serves.
         repeat_rows: suite -> rows of the second pass (A/A) of a further reference.
         divergence: its distributions against its reference's; only shown.
+        stale: kinds of steps whose record is there and no evidence: what it rests on has changed.
     """
 
     variant: str
@@ -57,6 +58,7 @@ class VariantEvidence:
     reference: str = BASELINE
     repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
     divergence: Divergence | None = None
+    stale: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def wrong_weights(evidence: Evidence, variant: VariantEvidence, serving: Serving
     """Refuse a measurement that was not made on the weights the verdict is about."""
     weights = weights_of(evidence, variant)
     if weights is None:
-        return Refusal("MISSING", f"{variant.variant} has no manifest, so its weights are unknown")
+        return missing(variant, "quantize", "has no manifest, so its weights are unknown")
     source = variant.manifest.inputs.get("checkpoint") if variant.manifest else None
     if variant is not evidence.baseline and source != evidence.checkpoint.weights_digest:
         return Refusal(
@@ -151,6 +153,26 @@ def wrong_weights(evidence: Evidence, variant: VariantEvidence, serving: Serving
             f"than the ones to be released ({_short(weights)})",
         )
     return None
+
+
+_MADE = {"quantize": "checkpoint", "evaluate": "evaluation", "profile": "profile"}
+
+
+def missing(side: VariantEvidence, kind: str, said: str) -> Refusal:
+    """Why a record is not there: never made, or made before recipe, suite or checkpoint changed.
+
+    Args:
+        side: whose record.
+        kind: of the step that makes it.
+        said: what is said, after its name, of a side that never had one.
+    """
+    if kind not in side.stale:
+        return Refusal("MISSING", f"{side.variant} {said}")
+    return Refusal(
+        "MISSING",
+        f"the {_MADE[kind]} of {side.variant} is of an older recipe, suite or checkpoint: "
+        "workbench run makes it again",
+    )
 
 
 def _short(digest: str | None) -> str:
@@ -233,7 +255,7 @@ def _rows_of(
     """The rows of one side by id and repeat, when they are whole and of the right weights."""
     name = side.variant
     if side.evaluation is None:
-        return Refusal("MISSING", f"{name} was not evaluated")
+        return missing(side, "evaluate", "was not evaluated")
     if result is None:
         return Refusal("MISSING", f"{name} has no result on it")
     if side.evaluation.variant != name:

@@ -20,8 +20,11 @@ from workbench import noise, sensitivity
 from workbench.base import BASELINE
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
-from workbench.records import Check, Gate, VariantVerdict, Verdict
+from workbench.records import FAKE, Check, Gate, VariantVerdict, Verdict
 from workbench.spec import Policy
+
+#: Characters of one check's reason in the sentence of a verdict; the table of checks has it whole.
+_LONGEST = 160
 
 __all__ = ["Evidence", "VariantEvidence", "decide", "timings_aside"]
 
@@ -94,8 +97,7 @@ def _inputs(evidence: Evidence) -> dict[str, str]:
 def _warnings(evidence: Evidence) -> tuple[str, ...]:
     served = [v.evaluation.serving for v in evidence.sides if v.evaluation]
     fake = {"fake"} & ({s.engine for s in served} | {v.method for v in evidence.variants})
-    text = "a fake engine or quantizer was used: this verdict says nothing about a model"
-    return (text,) if fake else ()
+    return (FAKE,) if fake else ()
 
 
 # --------------------------------------------------------------------------- one variant
@@ -167,10 +169,22 @@ def _matter(check: Check) -> str:
             value, limit = checking.points(check.value), checking.points(check.limit)
             return f"lost {value} points, {limit} accepted"
         return f"{check.value:.3g}, {check.limit:.3g} accepted"
-    needed = check.details.get("items_needed")
-    if check.status == "INCONCLUSIVE" and needed and check.n is not None:
-        return f"needs about {max(needed, check.n + 1)} items instead of {check.n}"
-    return check.status.lower()
+    if check.kind == "quality" and check.status == "INCONCLUSIVE" and check.n is not None:
+        return _unsettled(check, check.n)
+    said = check.sentence.removeprefix(f"{check.name}: ").rstrip(".")
+    why = said if check.status == "INCONCLUSIVE" else f"{check.status.lower()}: {said}"
+    return why if len(why) <= _LONGEST else f"{why[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _unsettled(check: Check, n: int) -> str:
+    details, only = check.details, checking.limited(check.details, n)
+    if n < details["min_n"]:
+        return f"{n} samples, {details['min_n']} wanted{only}"
+    if "items_needed" not in details:
+        return f"scores {checking.points(details['baseline_score'])} % before quantizing"
+    if needed := details["items_needed"]:
+        return f"needs about {max(needed, n + 1)} items instead of {n}{only}"
+    return "the loss sits on the margin"
 
 
 def _names(checks: Iterable[Check]) -> str:

@@ -24,6 +24,7 @@ from workbench.divergence_inputs import held_out_inputs
 from workbench.errors import StoreError
 from workbench.integrity import flaw
 from workbench.quantizers import quantizer
+from workbench.reasons import why_decide, why_not
 from workbench.recipe import Loaded
 from workbench.records import (
     Calibration,
@@ -292,7 +293,7 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
     specs = step_specs(loaded, facts)
     for step in specs:
         record = results.complete(step.kind, step.id, RECORDS[step.kind])
-        cached, reason = False, _why_not(step, run)
+        cached, reason = False, why_not(step.kind, step.variant, step.id, step.spec, run)
         if record is not None:
             cached, reason = True, f"same inputs and tools as the record {step.id[:8]}"
         if record is not None and (why := flaw(results, step.kind, step.id, record)):
@@ -329,9 +330,7 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
             cached=done and run.report.is_file(),
             reason=f"same records and policy as the verdict {gate.id[:8]}"
             if done
-            else "a record it rests on is new"
-            if run.gate.is_file()
-            else "no verdict yet",
+            else why_decide(loaded, run),
             notebook=NOTEBOOKS["gate"],
             estimate_seconds=None if done else 3.0,
         )
@@ -351,17 +350,6 @@ def _decided(run: Run) -> str | None:
         return read_record(run.gate, Gate).id
     except StoreError:
         return None
-
-
-def _why_not(step: StepSpec, run: Run) -> str:
-    """Why a step has no record: cut short, changed since the run's last record, or never done."""
-    if run.results.artifact(step.kind, step.id).is_dir():
-        return "an attempt was cut short; it goes on from what is kept"
-    before = run.results.spec_of(run.published(step.kind, step.variant))
-    if before is None:
-        return "not done yet"
-    changed = sorted(key for key in {*before, *step.spec} if before.get(key) != step.spec.get(key))
-    return f"changed since the last record: {', '.join(changed) or 'the record is gone'}"
 
 
 def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | None, int | None]:

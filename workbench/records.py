@@ -30,6 +30,10 @@ StepKind = Literal["calibrate", "quantize", "evaluate", "profile", "gate"]
 EXIT_CODES: dict[Verdict, int] = {"GO": 0, "NO-GO": 10, "INCONCLUSIVE": 11}
 
 
+#: The warning of a verdict that rests on the shipped fakes.
+FAKE = "a fake engine or quantizer was used: this verdict says nothing about a model"
+
+
 class Choice(Record):
     """An automatic decision, with the reason that led to it."""
 
@@ -283,6 +287,11 @@ class Gate(Record):
     verdict: Verdict = Field(
         "INCONCLUSIVE", description="the worst of the variants'; INCONCLUSIVE where there is none"
     )
+
+    @property
+    def aside(self) -> str:
+        """What must stand right beside the verdict, in brackets; empty where nothing must."""
+        return " (fake engine: says nothing about a model)" if FAKE in self.warnings else ""
 
     @model_validator(mode="after")
     def _worst(self) -> Self:

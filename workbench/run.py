@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Outcome:
         gate: the verdict; None where `--only` left it undecided.
         seconds: wall time of the loop.
         tool_seconds: of these, spent in environments, quantizers and servers.
+        open_: steps that are still to do, which `--only` left out.
     """
 
     plan: Plan
@@ -49,20 +50,27 @@ class Outcome:
     gate: Gate | None
     seconds: float
     tool_seconds: float
-
-    @property
-    def overhead(self) -> float | None:
-        """The workbench's own time as a share of the tools' (0.05 is 5 %); None without tools."""
-        return (self.seconds - self.tool_seconds) / self.tool_seconds if self.tool_seconds else None
+    open_: tuple[PlanStep, ...] = ()
 
 
-def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outcome:
+def _unseen(plan: Plan) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def run(
+    context: Context,
+    *,
+    only: str = "",
+    force: Sequence[str] = (),
+    shown: Callable[[Plan], contextlib.AbstractContextManager[None]] = _unseen,
+) -> Outcome:
     """Run what is not done yet.
 
     Args:
         context: from `workbench.context.new_run`.
         only: name or kind of the steps to run; empty means all.
         force: names or kinds of steps whose records are thrown away first.
+        shown: entered with the plan when it is settled what will run, left when all of it has.
 
     Raises:
         WorkbenchError: a step failed. Everything finished before is kept.
@@ -73,6 +81,7 @@ def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outco
         plan = context.plan()
         wanted = {s.name for s in plan.steps if not only or s.name in _named(plan, only)}
         again = [s for s in plan.steps if any(s.name in _named(plan, name) for name in force)]
+        forced = {s.name for s in again}
         # Nothing is written before the names are known to mean something.
         _forget(context, again)
         _ask_failed_again(context, plan)
@@ -82,6 +91,9 @@ def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outco
         publish_cached(context, context.plan())
         first = plan = context.plan()
         write_record(folder.plan, plan)
+        why = {
+            s.name: "forced" if s.name in forced else s.reason for s in first.steps if not s.cached
+        }
         _refuse_gaps(plan, wanted)
         if not plan.steps[-1].cached:
             # A verdict that no longer holds must not lie there for whoever reads the file: this run
@@ -90,7 +102,7 @@ def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outco
             folder.report.unlink(missing_ok=True)
         events = EventReader(folder.events)
         executed: list[str] = []
-        with contextlib.ExitStack() as server:
+        with shown(plan), contextlib.ExitStack() as server:
             held: Endpoint | None = None
             while step := _next(plan, wanted, executed):
                 needs = step.variant if step.kind in ("evaluate", "profile") else None
@@ -98,9 +110,9 @@ def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outco
                 if held and (held.model != needs or not held.alive()):
                     server.close()
                     held = None
+                step_events = context.events.of(step.name)
+                step_events.emit("start", why=why.get(step.name, step.reason))
                 if needs and not held:
-                    step_events = context.events.of(step.name)
-                    step_events.emit("start")
                     held = server.enter_context(served(context, needs, step_events))
                 _execute(context, step)
                 executed.append(step.name)
@@ -112,7 +124,8 @@ def run(context: Context, *, only: str = "", force: Sequence[str] = ()) -> Outco
         gate = read_record(folder.gate, Gate) if known else None
         if gate and "gate" not in executed and gate != decided_now(context, collect(context)):
             gate = steps.gate(context)  # the file was edited; the records decide
-    return Outcome(first, tuple(executed), gate, time.monotonic() - begun, tools)
+    left = tuple(s for s in plan.steps if not s.cached)
+    return Outcome(first, tuple(executed), gate, time.monotonic() - begun, tools, left)
 
 
 def publish_cached(context: Context, plan: Plan) -> None:

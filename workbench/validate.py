@@ -23,6 +23,7 @@ from workbench.plan import serving_dtype, variant_lane
 from workbench.prompts import shows_tools
 from workbench.quantconfig import named
 from workbench.quantizers import notes, quantizer
+from workbench.reach import RIGHT_OR_WRONG, out_of_reach
 from workbench.recipe import load_lock, located, spot
 from workbench.servers.vllm import check_args
 from workbench.sources import read_source
@@ -223,16 +224,6 @@ def _policy(context: Context) -> list[Finding]:
                     f"{recipe.evaluate.cadence}): its check can only be MISSING",
                 )
             )
-            continue
-        n = min(context.facts.suite_sizes[check.suite][0], recipe.evaluate.limit or 10**9)
-        if n < check.min_n:
-            findings.append(
-                Finding(
-                    "warn",
-                    f"suite '{check.suite}' asks {n} samples and its check wants {check.min_n}: "
-                    "it can only be INCONCLUSIVE",
-                )
-            )
     for number, perf in enumerate(policy.performance):
         profile = recipe.profile
         loads = (
@@ -253,8 +244,19 @@ def _policy(context: Context) -> list[Finding]:
     gated = [tier for tier in tiers if tier != "advisory"]
     if not gated:
         findings.append(Finding("warn", "the policy gates nothing: no variant can be GO"))
+    graded = {
+        name
+        for name, suite in context.suites.items()
+        if suite.spec.repeats > 1 or suite.spec.scorer.name not in RIGHT_OR_WRONG
+    }
+    findings += [
+        Finding("warn", text) for text in out_of_reach(context.loaded, context.facts, graded)
+    ]
     findings += _unchecked(context)
-    text = f"policy '{policy.name}': {len(gated)} gated checks per variant"
+    text = (
+        f"policy '{policy.name}': {len(gated) + 1} gated checks per variant, {len(gated)} of the "
+        "policy and the one of the produced files"
+    )
     return [Finding("ok", text), *findings]
 
 

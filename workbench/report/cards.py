@@ -290,7 +290,7 @@ def _gate(record: Gate) -> _Content:
     ]
     facts: list[tuple[str, Any]] = [("run", record.run), ("policy", record.policy)]
     tables = [rows for rows in (verdicts, checks) if len(rows) > 1]
-    return _Content(f"Verdict: {record.verdict}", facts, tables)
+    return _Content(f"Verdict: {record.verdict}{record.aside}", facts, tables)
 
 
 _CARDS: dict[type[Record], Callable[[Any], _Content]] = {

@@ -23,6 +23,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from workbench import __version__, noise, plots, stats
+from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.records import Calibration, Check, Gate, SuiteResult
@@ -78,6 +79,8 @@ def render(
         sides=evidence.sides,
         made=(*evidence.references, *evidence.variants),
         paired=_paired(evidence),
+        artifacts={v.variant: v.manifest.path for v in evidence.variants if v.manifest},
+        asked=_suite_results(evidence),
         verdicts={v.variant: v for v in gate.variants},
         groups=_groups(gate),
         quality=quality,
@@ -112,6 +115,7 @@ def _template() -> Template:
         text.p_value,
         text.megabytes,
         text.seconds,
+        asked_of,
     ):
         environment.filters[function.__name__] = function
     return environment.from_string(_file("report.html.j2"))
@@ -182,8 +186,10 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
                 loss = stats.paired_interval(before, after, confidence)
                 floor = _noise(gate, variant).get(suite)
                 baseline, score = (sum(scores) / changed.n for scores in paired.raw_scores)
+                has = samples_of(variant, suite)
                 row |= {
                     "n": changed.n,
+                    "left_out": has if has and has > changed.n else None,
                     "clusters": paired.cluster_count,
                     "higher_is_better": paired.higher_is_better,
                     "baseline": baseline,
@@ -198,6 +204,24 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
                 row["refusal"] = paired.sentence
             rows.append(row)
     return rows
+
+
+def asked_of(result: SuiteResult) -> str:
+    """How many samples of a suite were asked; how many it has where a limit left some out."""
+    n = result.n // result.repeats
+    times = f", {result.repeats} times each" if result.repeats > 1 else ""
+    if result.samples and result.samples > n:
+        return f"only the first {n} of its {result.samples} samples (evaluate.limit){times}"
+    return f"{n} samples{times}"
+
+
+def _suite_results(evidence: Evidence) -> list[SuiteResult]:
+    """One result of each suite: the first side's that was asked it."""
+    found: dict[str, SuiteResult] = {}
+    for side in evidence.sides:
+        for result in side.evaluation.suites if side.evaluation else ():
+            found.setdefault(result.suite, result)
+    return list(found.values())
 
 
 def _noise(gate: Gate, variant: VariantEvidence) -> Mapping[str, noise.Floor]:

@@ -224,7 +224,7 @@ class _Running:
                     f"was not ready within {limit:g} s",
                     "raise serve.startup_seconds, or free the machine",
                 )
-            progress(round(waited, 1), 0, f"starting {self.engine}")
+            progress(round(waited, 1), 0, f"starting {self.engine}, {waited:.0f} s")
             try:
                 self.get("/health", 5.0)
             except RequestFailed:

@@ -1,0 +1,117 @@
+"""What a recipe can show at best: checks that a perfect copy would not pass. Pure.
+
+Hours of machine time that can only end INCONCLUSIVE are worth a sentence before they start. What is
+known then is how many samples and requests there will be and on which lane each variant is served;
+so this takes the kindest of all outcomes, the one in which no answer changes, and looks whether it
+would settle each gated check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from workbench import stats
+from workbench.base import BASELINE
+from workbench.checks import MIN_REQUESTS, performance_name, points
+from workbench.plan import Facts, variant_lane
+from workbench.recipe import Loaded
+from workbench.spec import QualityCheck
+
+#: Scorers that say right or wrong and nothing between.
+RIGHT_OR_WRONG = frozenset(
+    {"exact", "normalized", "contains", "regex", "numeric", "choice", "sql_result", "refusal"}
+)
+
+
+def bound(n: int, confidence: float, graded: bool = False) -> float:
+    """Upper limit of the loss, 0 to 1, when none of n paired answers changed.
+
+    Args:
+        n: paired samples.
+        confidence: of the one-sided limit.
+        graded: scores may lie between 0 and 1, which bounds it a little closer.
+    """
+    limit = stats.binary_interval(0, 0, n, confidence).high
+    return min(limit, stats.graded_interval([0.0] * n, confidence).high) if graded else limit
+
+
+def fewest(margin: float, confidence: float, graded: bool = False) -> int:
+    """The fewest samples whose loss can be bounded within a margin: where no answer changes."""
+    enough = 1
+    while bound(enough, confidence, graded) > margin:
+        enough *= 2
+    too_few = enough // 2
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        if bound(middle, confidence, graded) > margin:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
+
+
+def out_of_reach(loaded: Loaded, facts: Facts, graded: Collection[str] = ()) -> list[str]:
+    """A sentence for each check of the policy that cannot pass whatever the variants answer.
+
+    Args:
+        loaded: recipe and policy.
+        facts: sizes of the suites, and the machine.
+        graded: suites whose scores may lie between 0 and 1.
+    """
+    said = [
+        _quality(check, loaded, facts, check.suite in graded)
+        for check in loaded.policy.quality
+        if check.suite in facts.suite_sizes
+    ]
+    return [text for text in (*said, _requests(loaded), _emulated(loaded, facts)) if text]
+
+
+def _quality(check: QualityCheck, loaded: Loaded, facts: Facts, graded: bool) -> str:
+    size, limit = facts.suite_sizes[check.suite][0], loaded.recipe.evaluate.limit
+    n = min(size, limit or size)
+    few = n < check.min_n
+    wide = check.tier != "advisory" and bound(n, check.confidence, graded) > check.margin
+    if not few and not wide:
+        return ""
+    asked = f"{n} of its {size} samples (evaluate.limit)" if n < size else f"all its {n} samples"
+    text = f"suite '{check.suite}' asks {asked}"
+    if few:
+        text += f", and its check wants {check.min_n}"
+    if wide:
+        best = points(bound(n, check.confidence, graded), check.margin)
+        text += (
+            f": the loss can be bounded at {best} points even if nothing changes, and a margin of "
+            f"{points(check.margin)} needs at least "
+            f"{fewest(check.margin, check.confidence, graded)} samples"
+        )
+    return f"{text}: it can {'only be INCONCLUSIVE' if few else 'be INCONCLUSIVE at best'}"
+
+
+def _requests(loaded: Loaded) -> str:
+    profile = loaded.recipe.profile
+    names = [performance_name(c) for c in loaded.policy.performance if c.tier != "advisory"]
+    if profile is None or not names or profile.requests >= MIN_REQUESTS:
+        return ""
+    return (
+        f"profile.requests is {profile.requests}, and fewer than {MIN_REQUESTS} settle no check of "
+        f"speed: INCONCLUSIVE at best, gated are {', '.join(names)}"
+    )
+
+
+def _emulated(loaded: Loaded, facts: Facts) -> str:
+    policy = loaded.policy
+    names = [performance_name(c) for c in policy.performance if c.tier != "advisory"]
+    names += [
+        c.metric for c in policy.size if c.metric == "peak_memory_bytes" and c.tier != "advisory"
+    ]
+    variants = [
+        v.name
+        for v in loaded.recipe.variants
+        if v.name != BASELINE and variant_lane(loaded, v, facts).name == "emulated"
+    ]
+    if not names or not variants:
+        return ""
+    return (
+        f"gated speed and peak memory cannot be settled on an emulated lane: "
+        f"{', '.join(variants)} can be INCONCLUSIVE at best ({', '.join(names)})"
+    )
