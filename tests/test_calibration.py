@@ -490,7 +490,7 @@ def test_strata_that_cannot_be(
         ({"columns": {"prompt": "a"}}, "'prompt' and 'response' go together"),
         ({"columns": {"id": "a"}}, "name one of 'text'"),
         ({"columns": {"text": "a", "messages": "b"}}, "name one of 'text'"),
-        ({"strata": strata(en=75, zh=25)}, "0.75 and not 75"),
+        ({"strata": strata(en=75, zh=25)}, "a share above 0 and at most 1"),
         ({"strata": strata(en=0.5, zh=0.25)}, "add up to 1, not 0.75"),
         ({"min_tokens": 65}, "min_tokens 65 is more than max_tokens 64"),
         ({"chat_template": "no"}, "valid boolean"),
