@@ -112,6 +112,10 @@ class DiskFull(MachineError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``"did you mean 'x'? "`` for the nearest known word, whatever its case, or nothing."""
-    folded = {name.casefold(): name for name in known}
-    match = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.6)
-    return f"did you mean '{folded[match[0]]}'? " if match else ""
+    names = list(known)
+    match = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if not match:
+        folded = {name.casefold(): name for name in names}
+        match = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.6)
+        match = [folded[name] for name in match]
+    return f"did you mean '{match[0]}'? " if match else ""

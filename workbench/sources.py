@@ -259,10 +259,12 @@ def _messages(
         return _conversation(value, names["messages"], where)
     if columns.prompt if columns else "prompt" in value or "response" in value:
         if columns is None and not {"prompt", "response"} <= value.keys():
-            (there,) = {"prompt", "response"} & value.keys()
+            lost, there = "response", "prompt"
+            if there not in value:
+                lost, there = there, lost
             raise CalibrationError(
-                f"a row has '{there}' and no '{'response' if there == 'prompt' else 'prompt'}' "
-                f"(it has {', '.join(map(repr, value))})",
+                f"the field '{lost}' is missing, which goes with '{there}' "
+                f"(the row has {', '.join(map(repr, value))})",
                 where=where,
                 fix=f"correct the row, or remove it; if all are like it, {_say_columns(value)}",
             )
