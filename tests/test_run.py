@@ -189,6 +189,14 @@ def test_a_change_invalidates_what_depends_on_it(workbench: Call, project: Path)
     assert workbench("plan", "recipe.yaml").stdout.count("cached") == 4
     forced = workbench("run", "recipe.yaml", "--force", "quantize:good")
     assert "quantize:good: done" in forced.stdout
+    # One more suite: the one that did not change is not asked again, to the last timing.
+    kept = project / "results/smoke/variants/baseline/eval/sentiment.jsonl"
+    before = kept.read_bytes()
+    edit_recipe(project, lambda r: r["evaluate"]["suites"].append("json_extract"))
+    assert workbench("run", "recipe.yaml").returncode == 10
+    assert kept.read_bytes() == before and (kept.parent / "json_extract.jsonl").is_file()
+    assert workbench("run", "recipe.yaml", "--force", "evaluate:baseline").returncode == 10
+    assert kept.read_bytes() != before
     assert "quantize:good: started - forced" in forced.stdout
     assert "quantize:good: cached" not in forced.stdout
     unknown = workbench("run", "recipe.yaml", "--only", "evaluate:god")

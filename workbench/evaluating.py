@@ -25,6 +25,7 @@ from workbench.lmeval import run_lm_eval
 from workbench.plan import StepSpec, left_out
 from workbench.progress import Progress
 from workbench.records import Evaluation, Manifest, SuiteResult
+from workbench.reuse import bring
 from workbench.servers import LOG, Endpoint
 from workbench.serving import served
 
@@ -134,13 +135,23 @@ def evaluate_variant(
         def ask(name: str, rows: Path, told: Progress) -> SuiteResult:
             def use(endpoint: Endpoint) -> SuiteResult:
                 asked, limit = time.monotonic(), spec.total_seconds
+                given = conditions(context, endpoint)
+                bring(
+                    context.run,
+                    variant,
+                    context.suites[name],
+                    rows,
+                    made=made,
+                    serving=endpoint.serving,
+                    conditions=given,
+                )
                 try:
                     return run_suite(
                         endpoint,
                         context.suites[name],
                         context.tokenizer,
                         rows=rows,
-                        conditions=conditions(context, endpoint),
+                        conditions=given,
                         concurrency=spec.concurrency,
                         limit=spec.limit,
                         request_seconds=spec.request_seconds,
