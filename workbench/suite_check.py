@@ -74,17 +74,17 @@ def open_model(recipe: Path | None, checkpoint: Path | None) -> Model | None:
     if recipe is not None and checkpoint is not None:
         raise UserError("--recipe and --checkpoint at once", where="arguments", fix="give one")
     if recipe is not None:
-        from workbench.recipe import load_recipe
+        from workbench.recipe import load_model
 
-        loaded = load_recipe(recipe)
-        if loaded.model_path is None:
+        loaded, folder = load_model(recipe)
+        if folder is None:
             raise RecipeError(
                 "the recipe's checkpoint is on a hub",
                 where=f"{recipe}: model.hub",
                 fix="name the folder it was fetched to: --checkpoint PATH",
             )
-        longest = loaded.recipe.serve.max_model_len
-        return Model(Tokenizer.load(loaded.model_path), longest, "serve.max_model_len")
+        longest = loaded.serve.max_model_len
+        return Model(Tokenizer.load(folder), longest, "serve.max_model_len")
     if checkpoint is not None:
         from workbench.checkpoint import inspect
 
