@@ -49,7 +49,10 @@ def test_few_samples_and_one_cluster_are_warned_of(tmp_path: Path) -> None:
     of = suite(tmp_path, GENERATE | {"cluster": "of"}, *many(2, of="x"))
     warned = said(of, "warn")
     assert any("clusters: 1 by 'of'" in text for text in warned)
-    assert any("2 samples: a policy's check wants 30" in text for text in warned)
+    assert any(
+        "2 samples: too few to settle anything: a policy's check wants 30" in text
+        for text in warned
+    )
 
 
 def test_a_target_its_own_scorer_calls_wrong_is_an_error(tmp_path: Path) -> None:
@@ -106,6 +109,27 @@ def test_samples_that_ask_the_same_are_named(tmp_path: Path) -> None:
     ranked = [row | {"choices": ["Paris", "Rome"]} for row in rows]
     ranked[-1]["choices"] = ["Rome", "Paris"]
     assert not any("ask what" in t for t in said(suite(tmp_path, RANK, *ranked), "warn"))
+
+
+def test_samples_that_contradict_each_other_are_named(tmp_path: Path) -> None:
+    rows = [*many(30), SAMPLE | {"id": "again", "question": "Q3?", "target": "Rome"}]
+    (warned,) = said(suite(tmp_path, GENERATE, *rows), "warn")
+    assert "have another target" in warned and warned.endswith("always wrong: 'again' = 's3'")
+
+
+def test_an_empty_field_of_the_prompt_is_named(tmp_path: Path) -> None:
+    rows = [*many(30, note=""), SAMPLE | {"id": "none", "question": " \n"}]
+    assert said(suite(tmp_path, GENERATE, *rows), "warn") == [
+        "1 samples have nothing in 'question', which the prompt shows: 'none'"
+    ]
+
+
+def test_a_call_that_must_be_made_and_must_not(tmp_path: Path) -> None:
+    rows = [row | {"target": []} for row in many(30)]
+    assert said(suite(tmp_path / "auto", CALLS, *rows), "error") == []
+    with pytest.raises(UserError, match="no answer could be right") as caught:
+        suite(tmp_path / "must", CALLS | {"tool_choice": "required"}, rows[0])
+    assert caught.value.fix.startswith("say 'tool_choice: auto'")
 
 
 def test_prompts_are_measured_under_a_checkpoint(tmp_path: Path, tiny: Path) -> None:

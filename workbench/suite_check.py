@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from workbench.digest import canonical_json
 from workbench.errors import RecipeError, UserError
-from workbench.prompts import chat_messages, shows_tools
+from workbench.prompts import chat_messages, fields_shown, shows_tools
 from workbench.scorers import grade
 from workbench.suite_spec import ContainsScorer, Sample
 from workbench.suites import Suite
@@ -59,7 +59,7 @@ def check_suite(suite: Suite, model: Model | None = None) -> list[Finding]:
         suite: with its samples.
         model: measures the prompts; without one they are not measured.
     """
-    found = [*_what_it_is(suite), *_self_test(suite), *_twice(suite)]
+    found = [*_what_it_is(suite), *_self_test(suite), *_empty(suite), *_twice(suite)]
     return [*found, *_under(suite, model)] if model else found
 
 
@@ -135,7 +135,10 @@ def _what_it_is(suite: Suite) -> Iterator[Finding]:
         text = f"clusters: {len(sizes)} by '{spec.cluster}', the largest of {max(sizes.values())}"
         yield Finding("ok" if len(sizes) > 1 else "warn", text)
     if len(fields) < _FEW:
-        text = f"{len(fields)} samples: a policy's check wants {_FEW} unless it says otherwise"
+        text = (
+            f"{len(fields)} samples: too few to settle anything: a policy's check wants {_FEW} "
+            "unless it says otherwise"
+        )
         yield Finding("warn", text)
 
 
@@ -163,18 +166,36 @@ def _self_test(suite: Suite) -> Iterator[Finding]:
         yield Finding("ok", f"self-test: each of {tested} targets scores 1 by '{name}'")
 
 
+def _empty(suite: Suite) -> Iterator[Finding]:
+    """A field the prompt shows that holds nothing: the question is not whole."""
+    for name in fields_shown(suite.spec):
+        empty = [
+            f"'{sample.id}'"
+            for sample in suite.samples
+            if isinstance(value := sample.model_dump().get(name), str) and not value.strip()
+        ]
+        if empty:
+            text = f"{len(empty)} samples have nothing in '{name}', which the prompt shows"
+            yield Finding("warn", f"{text}: {_some(empty)}")
+
+
 def _twice(suite: Suite) -> Iterator[Finding]:
-    first: dict[bytes, str] = {}
+    first: dict[bytes, Sample] = {}
     same: list[str] = []
+    unlike: list[str] = []
     for sample in suite.samples:
         asked = canonical_json([chat_messages(suite.spec, sample), sample.choices])
-        if asked in first:
-            same.append(f"'{sample.id}' = '{first[asked]}'")
-        else:
-            first[asked] = sample.id
+        before = first.setdefault(asked, sample)
+        if before is sample:
+            continue
+        alike = canonical_json(sample.target) == canonical_json(before.target)
+        (same if alike else unlike).append(f"'{sample.id}' = '{before.id}'")
     if same:
         text = f"{len(same)} samples ask what another one asks: {_some(same)}"
         yield Finding("warn", text)
+    if unlike:
+        text = f"{len(unlike)} samples ask what another one asks and have another target, so that "
+        yield Finding("warn", f"{text}one of the two is always wrong: {_some(unlike)}")
 
 
 def _under(suite: Suite, model: Model) -> Iterator[Finding]:
