@@ -17,7 +17,8 @@ from workbench.digest import canonical_json
 from workbench.errors import RecipeError, UserError
 from workbench.prompts import chat_messages, fields_shown, shows_tools
 from workbench.scorers import grade
-from workbench.suite_spec import ContainsScorer, Sample
+from workbench.scorers.number import converted, unit_of
+from workbench.suite_spec import ContainsScorer, NumericScorer, Sample
 from workbench.suites import Suite
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ def check_suite(suite: Suite, model: Model | None = None) -> list[Finding]:
         suite: with its samples.
         model: measures the prompts; without one they are not measured.
     """
-    found = [*_what_it_is(suite), *_self_test(suite), *_empty(suite), *_twice(suite)]
+    found = [
+        *_what_it_is(suite),
+        *_self_test(suite),
+        *_units(suite),
+        *_empty(suite),
+        *_twice(suite),
+    ]
     return [*found, *_under(suite, model)] if model else found
 
 
@@ -150,7 +157,9 @@ def _self_test(suite: Suite) -> Iterator[Finding]:
         return
     wrong, tested = 0, 0
     for sample in suite.samples:
-        for answer in right_answers(suite, sample):
+        own = right_answers(suite, sample)
+        others = converted(suite, sample) if name == "numeric" else ()
+        for answer in (*own, *others):
             tested += 1
             score = grade(suite, sample, answer).score
             if score >= 1 - 1e-9:
@@ -158,12 +167,27 @@ def _self_test(suite: Suite) -> Iterator[Finding]:
             wrong += 1
             if wrong <= _NAMED:
                 said = repr(answer if len(answer) <= 80 else f"{answer[:79]}…")
-                text = f"sample '{sample.id}': its own target {said} scores {score:.3g}, not 1"
+                which = "own target" if answer in own else "target in another unit,"
+                text = f"sample '{sample.id}': its {which} {said} scores {score:.3g}, not 1"
                 yield Finding("error", text)
     if wrong > _NAMED:
         yield Finding("error", f"and {wrong - _NAMED} more targets that do not score 1")
     if not wrong:
-        yield Finding("ok", f"self-test: each of {tested} targets scores 1 by '{name}'")
+        also = ", in each unit," if getattr(suite.spec.scorer, "units", None) else ""
+        yield Finding("ok", f"self-test: each of {tested} targets{also} scores 1 by '{name}'")
+
+
+def _units(suite: Suite) -> Iterator[Finding]:
+    """Targets that say no unit where the suite has a table of them."""
+    scorer = suite.spec.scorer
+    if not isinstance(scorer, NumericScorer) or not scorer.units:
+        return
+    bare = [f"'{s.id}'" for s in suite.samples if unit_of(suite, s) is None]
+    if bare:
+        base = next((unit for unit, factor in scorer.units.items() if factor == 1), None)
+        read = f"'{base}'" if base else "a unit of factor 1, which 'units' does not name"
+        text = f"{len(bare)} of {len(suite.samples)} targets say no unit and are read as {read}"
+        yield Finding("warn", f'{text}: {_some(bare)} (write it: "3 {base or "UNIT"}")')
 
 
 def _empty(suite: Suite) -> Iterator[Finding]:
