@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.errors import RecipeError
-from workbench.recipe import dump_lock, find_project, load_lock, load_recipe, located
+from workbench.errors import RecipeError, did_you_mean
+from workbench.recipe import dump_lock, find_project, load_lock, load_model, load_recipe, located
 
 RECIPE = """\
 schema: workbench.recipe/1
@@ -102,6 +102,13 @@ def test_digest_follows_recipe_and_policy_not_layout(project: Path) -> None:
         ("method: fp8", "method: gguf, type: q5_k_m", 6, "fix:   did you mean 'Q5_K_M'?"),
         ("method: fp8", "method: gguf, type: Q7", 6, "is not one of 'F32', 'F16', 'BF16', "),
         ("{source: instructions", "{columns: {prompt: q}, source: instructions", 4, "{text: ...}"),
+        ("schema: workbench.recipe/1\n", "", 1, "fix:   add 'schema: workbench.recipe/1'"),
+        (
+            "evaluate: {suites: [sentiment]}",
+            "evaluate: {suites: [sentiment], lm_eval: {tasks: [gsm8k]}}",
+            8,
+            "fix:   write {task: gsm8k}",
+        ),
         ("name: r\n", "name: [r\n", 3, "not valid YAML"),
         ("name: r\n", "name: !!python/object/apply:os.system [true]\n", 2, "not valid YAML"),
     ],
@@ -130,7 +137,12 @@ def test_every_problem_is_listed_at_once(project: Path) -> None:
     ("old", "new", "says"),
     [
         ("{path: model}", "{path: modell}", "checkpoint folder 'modell' is not there"),
-        ("{path: model}", "{path: up/tiny}", "build it with: workbench demo --tiny"),
+        (
+            "{path: model}",
+            "{path: results/checkpoints/tiny}",
+            "fix:   build it with: workbench demo --tiny",
+        ),
+        ("{path: model}", "{path: up/tiny}", "fix:   paths are relative to the recipe file"),
         ("policy.yaml", "polcy.yaml", "did you mean 'policy.yaml'"),
         ("policy.yaml", "polcy.yaml", "recipe.yaml:11: policy\n"),
         ("{path: model}", "{path: modell}", "recipe.yaml:3: model.path\n"),
@@ -198,6 +210,36 @@ def test_an_error_at_a_key_is_located_in_the_recipe(project: Path, where: str, f
     with pytest.raises(RecipeError) as caught, located(recipe):
         raise RecipeError("w", where=where.format(recipe), fix="f")
     assert where.format(recipe).rpartition(": ")[2] in caught.value.where
+
+
+def test_a_moved_recipe_is_told_where_its_checkpoint_is(project: Path) -> None:
+    built = project / "results" / "checkpoints" / "tiny"
+    built.mkdir(parents=True)
+    moved = project / "my" / "deep" / "er" / "recipe.yaml"
+    moved.parent.mkdir(parents=True)
+    text = RECIPE.replace("{path: model}", "{path: ../../results/checkpoints/tiny}")
+    moved.write_text(text.replace("policy.yaml", "../../../policy.yaml"))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(moved)
+    assert f"looked for {project / 'my' / 'results' / 'checkpoints' / 'tiny'}" in caught.value.what
+    right = "../../../results/checkpoints/tiny"
+    assert caught.value.fix == f"paths are relative to the recipe file: write 'path: {right}'"
+
+
+def test_the_model_of_a_recipe_needs_no_policy(project: Path) -> None:
+    (project / "policy.yaml").unlink()
+    assert load_model(project / "recipe.yaml")[1] == project / "model"
+
+
+def test_a_place_is_said_once(project: Path) -> None:
+    source = project / "recipe.yaml"
+    with pytest.raises(RecipeError) as caught, located(source):
+        raise RecipeError("x", where=f"{source}:8: evaluate.suites: lmap")
+    assert caught.value.where == f"{source}:8: evaluate.suites: lmap"
+
+
+def test_a_hint_ends_without_a_blank() -> None:
+    assert RecipeError("x", fix=did_you_mean("samles", ["samples"])).fix.endswith("?")
 
 
 def test_missing_recipe_suggests_a_neighbour(project: Path) -> None:

@@ -49,7 +49,10 @@ def test_few_samples_and_one_cluster_are_warned_of(tmp_path: Path) -> None:
     of = suite(tmp_path, GENERATE | {"cluster": "of"}, *many(2, of="x"))
     warned = said(of, "warn")
     assert any("clusters: 1 by 'of'" in text for text in warned)
-    assert any("2 samples: a policy's check wants 30" in text for text in warned)
+    assert any(
+        "2 samples: too few to settle anything: a policy's check wants 30" in text
+        for text in warned
+    )
 
 
 def test_a_target_its_own_scorer_calls_wrong_is_an_error(tmp_path: Path) -> None:
@@ -106,6 +109,56 @@ def test_samples_that_ask_the_same_are_named(tmp_path: Path) -> None:
     ranked = [row | {"choices": ["Paris", "Rome"]} for row in rows]
     ranked[-1]["choices"] = ["Rome", "Paris"]
     assert not any("ask what" in t for t in said(suite(tmp_path, RANK, *ranked), "warn"))
+
+
+def weighed(**units: float) -> dict[str, Any]:
+    return GENERATE | {"scorer": {"name": "numeric", "units": units}}
+
+
+def test_targets_are_graded_in_every_unit(tmp_path: Path) -> None:
+    rows = [*many(29, target="0.3 kg"), SAMPLE | {"id": "small", "target": "3e-9 g"}]
+    of = suite(tmp_path, weighed(kg=1, g=0.001, t=1000), *rows)
+    assert "self-test: each of 90 targets, in each unit, scores 1 by 'numeric'" in said(of, "ok")
+    assert said(of, "warn") == said(of, "error") == []
+
+
+def test_a_unit_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    of = suite(tmp_path, weighed(**{"kg": 1, "10^3 kg": 1000}), *many(30, target="5 kg"))
+    text = "sample 's0': its target in another unit, '0.005 10^3 kg' scores 0, not 1"
+    assert said(of, "error")[0] == text
+
+
+def test_targets_without_a_unit_are_warned_of(tmp_path: Path) -> None:
+    rows = [*many(30, target="500 g"), SAMPLE | {"id": "bare", "question": "x", "target": 2}]
+    of = suite(tmp_path, weighed(g=0.001, kg=1), *rows)
+    assert said(of, "warn") == [
+        "1 of 31 targets say no unit and are read as 'kg': 'bare' (write it: \"3 kg\")"
+    ]
+    assert said(of, "error") == []
+    (warned,) = said(suite(tmp_path, weighed(g=2), *many(30, target=3)), "warn")
+    assert "30 of 30" in warned and "a unit of factor 1, which 'units' does not name" in warned
+    assert said(suite(tmp_path, weighed(), *many(30, target=3)), "warn") == []
+
+
+def test_samples_that_contradict_each_other_are_named(tmp_path: Path) -> None:
+    rows = [*many(30), SAMPLE | {"id": "again", "question": "Q3?", "target": "Rome"}]
+    (warned,) = said(suite(tmp_path, GENERATE, *rows), "warn")
+    assert "have another target" in warned and warned.endswith("always wrong: 'again' = 's3'")
+
+
+def test_an_empty_field_of_the_prompt_is_named(tmp_path: Path) -> None:
+    rows = [*many(30, note=""), SAMPLE | {"id": "none", "question": " \n"}]
+    assert said(suite(tmp_path, GENERATE, *rows), "warn") == [
+        "1 samples have nothing in 'question', which the prompt shows: 'none'"
+    ]
+
+
+def test_a_call_that_must_be_made_and_must_not(tmp_path: Path) -> None:
+    rows = [row | {"target": []} for row in many(30)]
+    assert said(suite(tmp_path / "auto", CALLS, *rows), "error") == []
+    with pytest.raises(UserError, match="no answer could be right") as caught:
+        suite(tmp_path / "must", CALLS | {"tool_choice": "required"}, rows[0])
+    assert caught.value.fix.startswith("say 'tool_choice: auto'")
 
 
 def test_prompts_are_measured_under_a_checkpoint(tmp_path: Path, tiny: Path) -> None:

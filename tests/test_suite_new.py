@@ -97,6 +97,35 @@ def test_a_suite_from_jsonl_keeps_what_json_holds(tmp_path: Path) -> None:
     assert made.samples[0].model_dump()["n"] == {"deep": [1]}
 
 
+def test_the_scorer_choice_ranks_the_values_of_the_target(tmp_path: Path) -> None:
+    wanted = Wanted(target="mood", prompt="{customer_text}", scorer="choice")
+    made = new_suite(tmp_path / "suites", "mine", rows(tmp_path), wanted)
+    assert made.spec.ask == "rank_choices" and made.spec.scorer.name == "choice"
+    assert [sample.choices for sample in made.samples] == [["negative", "positive"]] * 3
+    asked = Wanted(target="mood", prompt="{customer_text}", ask="rank_choices")
+    again = new_suite(tmp_path / "suites", "again", rows(tmp_path), asked)
+    assert again.samples[0].choices == made.samples[0].choices
+
+
+@pytest.mark.parametrize("n", [1, 2, 20, 21])
+def test_only_a_few_values_are_choices(tmp_path: Path, n: int) -> None:
+    text = "q,target\n" + "".join(f"q{i},t{i % n}\n" for i in range(30))
+    wanted = Wanted(prompt="{q}", scorer="choice")
+    if 2 <= n <= 20:
+        made = new_suite(tmp_path / "suites", "mine", rows(tmp_path, text), wanted)
+        assert len(made.samples[0].choices or ()) == n
+    else:
+        error = refused(tmp_path, rows(tmp_path, text), wanted)
+        assert "the choices are not known" in error.what and error.where == "--choices"
+        assert f"has {n} different texts" in error.what
+
+
+def test_targets_that_are_no_texts_are_no_choices(tmp_path: Path) -> None:
+    text = '{"q": "a", "target": ["x"]}\n{"q": "b", "target": {"y": 1}}\n{"q": "c"}\n'
+    error = refused(tmp_path, rows(tmp_path, text, "r.jsonl"), Wanted(scorer="choice"))
+    assert "has 0 different texts" in error.what
+
+
 def test_options_reach_the_suite(tmp_path: Path) -> None:
     text = 'nr,Frage,answer,doc\n1,Q,"{""n"": 1}",x\n'
     schema = tmp_path / "schema.json"
@@ -151,13 +180,14 @@ def test_a_file_of_the_scorer_is_copied(tmp_path: Path) -> None:
         (Wanted(scorer="contains", target="mood", prompt="{text"), "a single '{'", "--prompt", ""),
         (Wanted(scorer="contains", target="mood", prompt="{topic}", cluster="doc"), "'doc'",
          "--cluster", "columns"),
-        (Wanted(ask="rank_choices"), "the choices are not known", "--choices", "a,b"),
+        (Wanted(ask="rank_choices"), "no column is called 'target'", "--target", "mood"),
         (Wanted(ask="call_tools"), "cannot be made from rows", "--ask", "copy a suite"),
         (Wanted(scorer="tool_call"), "need 'tools'", "--scorer", "copy a suite"),
         (Wanted(scorer="[a"), "names no scorer", "--scorer", "YAML"),
         (Wanted(scorer="{all: true}"), "names no scorer", "--scorer", "YAML"),
         (Wanted(scorer="sql_result"), "needs the file 'database.sql'", "--file", "database.sql"),
-        (Wanted(scorer="python"), "function is not known", "--scorer", "user's own"),
+        (Wanted(scorer="python"), "function is not known", "--scorer",
+         "or 'function: module:score' of an installed module"),
         (Wanted(scorer="contan", target="mood", prompt="{topic}"), "'contan' is not one of",
          "the options", "'contains'?"),
         (Wanted(scorer="contains", target="mood", prompt="Hi"), "uses no field", "the options", ""),
@@ -307,5 +337,10 @@ def test_new_then_check(tmp_path: Path) -> None:
     spec = yaml.safe_load((tmp_path / "eval_suites" / "mood" / "suite.yaml").read_text())
     assert spec["chat_template"] is False and spec["scorer"] == "choice"
     assert call("check", "mood").returncode == 0
+    assert "warn  mood: 3 samples: too few to settle anything" in done.stdout
+    assert "choices" not in done.stdout
+    done = call("new", "more", "--from", "rows.csv", *options, "--scorer", "choice")
+    assert done.returncode == 0, done.stderr
+    assert "choices, of every sample: negative, positive" in done.stdout
     again = call("new", "mood", "--from", "rows.csv")
     assert again.returncode == 2 and "where:" in again.stderr and "fix:" in again.stderr

@@ -156,7 +156,11 @@ def test_line_separators_inside_a_text_do_not_split_a_line(make: Make) -> None:
     [
         (GENERATE | {"max_tokns": 3}, "unknown key 'max_tokns'", 8, "did you mean 'max_tokens'?"),
         ({k: v for k, v in GENERATE.items() if k != "chat_template"},
-         "key 'chat_template' is missing", 1, "chat_template"),
+         "key 'chat_template' is missing", 1, "add 'chat_template: true' (or false where"),
+        ({k: v for k, v in GENERATE.items() if k != "schema"},
+         "key 'schema' is missing", 1, "add 'schema: workbench.suite/1'"),
+        ({k: v for k, v in GENERATE.items() if k != "ask"},
+         "key 'ask' is missing", 1, "add 'ask: generate' (or rank_choices, call_tools)"),
         (GENERATE | {"scorer": "contain"}, "'contain' is not one of", 7, "did you mean 'contains'"),
         (GENERATE | {"max_tokens": "9"}, "max_tokens", 8, ""),
         (GENERATE | {"name": "other"}, "called 'other' in a folder 'mine'", 2, "rename"),

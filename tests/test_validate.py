@@ -113,6 +113,14 @@ def test_too_few_samples_is_a_warning(workbench: Call, project: Path) -> None:
     assert "its check wants 60" in " ".join(planned.stdout.split())
 
 
+def test_divergence_of_the_fake_engine_is_invented(workbench: Call, project: Path) -> None:
+    assert "invents" not in workbench("validate", "recipe.yaml").stdout
+    edit_recipe(project, lambda r: r["evaluate"].update(divergence={"tokens": 128}))
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "the fake engine invents its log-probabilities" in " ".join(done.stdout.split())
+
+
 @pytest.fixture
 def copied(project: Path, tiny: Path) -> Path:
     """The recipe on a checkpoint of its own that a test may damage."""

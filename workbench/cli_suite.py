@@ -83,8 +83,12 @@ def suite_new(
     scorer: Annotated[
         str, typer.Option(help="a name, or as YAML: '{name: numeric, absolute: 0.5}'")
     ] = "",
-    ask: Annotated[str, typer.Option(help="generate or rank_choices")] = "",
-    choices: Annotated[str, typer.Option(help="the same for all samples: a,b,c")] = "",
+    ask: Annotated[
+        str, typer.Option(help="generate or rank_choices; of --scorer choice: the second")
+    ] = "",
+    choices: Annotated[
+        str, typer.Option(help="the same for all samples: a,b,c; default: the targets' own values")
+    ] = "",
     system: Annotated[str, typer.Option(help="system message, sent as it is")] = "",
     description: Annotated[str, typer.Option(help="one sentence")] = "",
     kind: Annotated[str, typer.Option(help="the business case it stands for")] = "",
@@ -99,6 +103,7 @@ def suite_new(
     ] = None,
 ) -> None:
     """Make a suite from the rows of a CSV or JSONL file. It never replaces one."""
+    from workbench.suite_check import check_suite
     from workbench.suite_new import Wanted, new_suite
 
     wanted = Wanted(
@@ -119,6 +124,10 @@ def suite_new(
     )
     suite = new_suite(_root(), name, source, wanted)
     typer.echo(f"{suite.path}: {len(suite.samples)} samples, digest {suite.digest[:12]}")
+    made = suite.samples[0].choices
+    if made and not choices and all(sample.choices == made for sample in suite.samples):
+        typer.echo(_plain(f"choices, of every sample: {', '.join(made)}"))
+    _show(name, [finding for finding in check_suite(suite) if finding.level == "warn"])
     typer.echo(f"say in {suite.path / 'README.md'} where they come from, then name it in a recipe")
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from workbench.base import Unfit
@@ -37,7 +38,7 @@ def problem(
             did_you_mean(keys[-1], known) + f"known: {', '.join(known)}",
         )
     if kind == "missing":
-        return f"key '{key}' is missing", line, f"add '{keys[-1]}:'"
+        return f"key '{key}' is missing", line, _add(keys[-1], cls, loc)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         what, fix = _untagged(key, context, cls, loc)
         return what, line, fix
@@ -61,7 +62,9 @@ def problem(
         message += f", not {given!r}"
     if not loc:
         line = _line_of(message, node) or line
-    fix = _fix(kind, context) + _percent(kind, context, keys, detail["input"])
+    fix = _short_form(detail, cls, loc) or _fix(kind, context) + _percent(
+        kind, context, keys, detail["input"]
+    )
     return (f"'{key}': {message}" if key else message), line, fix
 
 
@@ -80,6 +83,35 @@ def _untagged(
     listing = ", ".join(repr(t) for t in tags)
     near = did_you_mean(tag, tags).strip()
     return f"'{key}': {tag!r} is not one of {listing}", near or "choose one of them"
+
+
+def _add(key: str, cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    """What to add where a key is missing, with its value where there is little choice."""
+    fields = [f for c in _models_at(cls, loc[:-1]) for n, f in _fields(c) if n == key]
+    annotation = fields[0].annotation if fields else None
+    if key == "chat_template":
+        return "add 'chat_template: true' (or false where the model has no chat template)"
+    if annotation is bool:
+        return f"add '{key}: true', or false"
+    if get_origin(annotation) is Literal:
+        first, *others = map(str, get_args(annotation))
+        return f"add '{key}: {first}'" + (f" (or {', '.join(others)})" if others else "")
+    return f"add '{key}:'"
+
+
+def _short_form(detail: ErrorDetails, cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    """A name where a mapping is wanted that needs nothing but a name; empty where it is not so."""
+    given = detail["input"]
+    if detail["type"] not in ("model_type", "model_attributes_type") or not isinstance(given, str):
+        return ""
+    needed = [n for c in _models_at(cls, loc) for n, field in _fields(c) if field.is_required()]
+    plain = re.fullmatch(r"[A-Za-z][\w.-]*", given)
+    return f"write {{{needed[0]}: {given}}}" if len(needed) == 1 and plain else ""
+
+
+def _fields(cls: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    """Fields by the name they have in a file."""
+    return [(field.alias or name, field) for name, field in cls.model_fields.items()]
 
 
 #: pydantic's kind of complaint -> what to write instead.
@@ -193,8 +225,7 @@ def _inside(node: yaml.Node | None, name: str) -> tuple[int, yaml.Node] | None:
 
 def _known_keys(cls: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
     """The keys allowed beside the last one of `loc`."""
-    here = _models_at(cls, loc[:-1])
-    return {field.alias or name for c in here for name, field in c.model_fields.items()}
+    return {name for c in _models_at(cls, loc[:-1]) for name, _ in _fields(c)}
 
 
 def _models_at(cls: type[BaseModel], loc: tuple[int | str, ...]) -> list[type[BaseModel]]:

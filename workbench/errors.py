@@ -40,7 +40,7 @@ class WorkbenchError(Exception):
         super().__init__(what)
         self.what = what
         self.where = where
-        self.fix = fix
+        self.fix = fix.rstrip()  # what `did_you_mean` says is made to be followed by more
 
     def __str__(self) -> str:
         lines = [self.what]

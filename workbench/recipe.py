@@ -8,6 +8,7 @@ error, not the last one wins.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -194,7 +195,8 @@ def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) ->
             what, line, fix = problems[0]
             raise error(what, where=f"{path}:{line}", fix=fix) from None
         listing = "\n".join(
-            f"  line {line}: {what}{f' ({fix})' if fix else ''}" for what, line, fix in problems
+            f"  line {line}: {what}{f' ({fix.strip()})' if fix else ''}"
+            for what, line, fix in problems
         )
         raise error(
             f"{len(problems)} problems:\n{listing}", where=str(path), fix="mend each line named"
@@ -221,7 +223,8 @@ def located(source: Path) -> Iterator[None]:
         yield
     except UserError as error:
         found = _AT_KEY.fullmatch(error.where)
-        if found:
+        # Whoever raised it may have found the line already.
+        if found and not str(found["file"]).startswith(f"{source}:"):
             before = f"{found['file']}; " if found["file"] not in (None, str(source)) else ""
             error.where = before + spot(source, found["key"])
         raise
@@ -275,25 +278,45 @@ def load_recipe(path: Path) -> Loaded:
             + "paths in a recipe are relative to the recipe file",
         )
     policy = load_spec(policy_path, Policy)
-    model_path = None
-    if recipe.model.path is not None:
-        model_path = (folder / Path(recipe.model.path).expanduser()).resolve()
-        if model_path.is_file():
-            raise RecipeError(
-                f"'{recipe.model.path}' is a file, and a checkpoint is a folder",
-                where=spot(path, "model.path"),
-                fix=f"name the folder that holds config.json and the weights: {model_path.parent}",
-            )
-        if not model_path.is_dir():
-            build = _DEMOS.get(model_path.name)
-            raise RecipeError(
-                f"the checkpoint folder '{recipe.model.path}' is not there",
-                where=spot(path, "model.path"),
-                fix=f"build it with: {build}"
-                if build
-                else f"looked for {model_path}; paths are relative to the recipe file",
-            )
-    return Loaded(recipe, policy, path.resolve(), project or find_project(folder), model_path)
+    project = project or find_project(folder)
+    return Loaded(recipe, policy, path.resolve(), project, _model_path(recipe, path, project))
+
+
+def load_model(path: Path) -> tuple[Recipe, Path | None]:
+    """A recipe and the folder of its checkpoint, None while it is on a hub; the policy is not read.
+
+    Raises:
+        RecipeError: anything wrong in the recipe, or there is no such folder.
+    """
+    project = find_project(path.resolve().parent) if path.is_file() else None
+    recipe = load_spec(path, Recipe)
+    return recipe, _model_path(recipe, path, project or find_project(path.resolve().parent))
+
+
+def _model_path(recipe: Recipe, path: Path, project: Path) -> Path | None:
+    if recipe.model.path is None:
+        return None
+    folder = path.resolve().parent
+    found = (folder / Path(recipe.model.path).expanduser()).resolve()
+    if found.is_file():
+        raise RecipeError(
+            f"'{recipe.model.path}' is a file, and a checkpoint is a folder",
+            where=spot(path, "model.path"),
+            fix=f"name the folder that holds config.json and the weights: {found.parent}",
+        )
+    if not found.is_dir():
+        build, built = _DEMOS.get(found.name), project / "results" / "checkpoints" / found.name
+        fix = "paths are relative to the recipe file"
+        if build and built.is_dir():
+            fix += f": write 'path: {os.path.relpath(built, folder)}'"
+        elif build and found == built.resolve():
+            fix = f"build it with: {build}"
+        raise RecipeError(
+            f"the checkpoint folder '{recipe.model.path}' is not there: looked for {found}",
+            where=spot(path, "model.path"),
+            fix=fix,
+        )
+    return found
 
 
 def dump_lock(loaded: Loaded) -> bytes:

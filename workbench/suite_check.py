@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from workbench.digest import canonical_json
 from workbench.errors import RecipeError, UserError
-from workbench.prompts import chat_messages, shows_tools
+from workbench.prompts import chat_messages, fields_shown, shows_tools
 from workbench.scorers import grade
-from workbench.suite_spec import ContainsScorer, Sample
+from workbench.scorers.number import converted, unit_of
+from workbench.suite_spec import ContainsScorer, NumericScorer, Sample
 from workbench.suites import Suite
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ def check_suite(suite: Suite, model: Model | None = None) -> list[Finding]:
         suite: with its samples.
         model: measures the prompts; without one they are not measured.
     """
-    found = [*_what_it_is(suite), *_self_test(suite), *_twice(suite)]
+    found = [
+        *_what_it_is(suite),
+        *_self_test(suite),
+        *_units(suite),
+        *_empty(suite),
+        *_twice(suite),
+    ]
     return [*found, *_under(suite, model)] if model else found
 
 
@@ -74,17 +81,17 @@ def open_model(recipe: Path | None, checkpoint: Path | None) -> Model | None:
     if recipe is not None and checkpoint is not None:
         raise UserError("--recipe and --checkpoint at once", where="arguments", fix="give one")
     if recipe is not None:
-        from workbench.recipe import load_recipe
+        from workbench.recipe import load_model
 
-        loaded = load_recipe(recipe)
-        if loaded.model_path is None:
+        loaded, folder = load_model(recipe)
+        if folder is None:
             raise RecipeError(
                 "the recipe's checkpoint is on a hub",
                 where=f"{recipe}: model.hub",
                 fix="name the folder it was fetched to: --checkpoint PATH",
             )
-        longest = loaded.recipe.serve.max_model_len
-        return Model(Tokenizer.load(loaded.model_path), longest, "serve.max_model_len")
+        longest = loaded.serve.max_model_len
+        return Model(Tokenizer.load(folder), longest, "serve.max_model_len")
     if checkpoint is not None:
         from workbench.checkpoint import inspect
 
@@ -135,7 +142,10 @@ def _what_it_is(suite: Suite) -> Iterator[Finding]:
         text = f"clusters: {len(sizes)} by '{spec.cluster}', the largest of {max(sizes.values())}"
         yield Finding("ok" if len(sizes) > 1 else "warn", text)
     if len(fields) < _FEW:
-        text = f"{len(fields)} samples: a policy's check wants {_FEW} unless it says otherwise"
+        text = (
+            f"{len(fields)} samples: too few to settle anything: a policy's check wants {_FEW} "
+            "unless it says otherwise"
+        )
         yield Finding("warn", text)
 
 
@@ -147,7 +157,9 @@ def _self_test(suite: Suite) -> Iterator[Finding]:
         return
     wrong, tested = 0, 0
     for sample in suite.samples:
-        for answer in right_answers(suite, sample):
+        own = right_answers(suite, sample)
+        others = converted(suite, sample) if name == "numeric" else ()
+        for answer in (*own, *others):
             tested += 1
             score = grade(suite, sample, answer).score
             if score >= 1 - 1e-9:
@@ -155,26 +167,59 @@ def _self_test(suite: Suite) -> Iterator[Finding]:
             wrong += 1
             if wrong <= _NAMED:
                 said = repr(answer if len(answer) <= 80 else f"{answer[:79]}…")
-                text = f"sample '{sample.id}': its own target {said} scores {score:.3g}, not 1"
+                which = "own target" if answer in own else "target in another unit,"
+                text = f"sample '{sample.id}': its {which} {said} scores {score:.3g}, not 1"
                 yield Finding("error", text)
     if wrong > _NAMED:
         yield Finding("error", f"and {wrong - _NAMED} more targets that do not score 1")
     if not wrong:
-        yield Finding("ok", f"self-test: each of {tested} targets scores 1 by '{name}'")
+        also = ", in each unit," if getattr(suite.spec.scorer, "units", None) else ""
+        yield Finding("ok", f"self-test: each of {tested} targets{also} scores 1 by '{name}'")
+
+
+def _units(suite: Suite) -> Iterator[Finding]:
+    """Targets that say no unit where the suite has a table of them."""
+    scorer = suite.spec.scorer
+    if not isinstance(scorer, NumericScorer) or not scorer.units:
+        return
+    bare = [f"'{s.id}'" for s in suite.samples if unit_of(suite, s) is None]
+    if bare:
+        base = next((unit for unit, factor in scorer.units.items() if factor == 1), None)
+        read = f"'{base}'" if base else "a unit of factor 1, which 'units' does not name"
+        text = f"{len(bare)} of {len(suite.samples)} targets say no unit and are read as {read}"
+        yield Finding("warn", f'{text}: {_some(bare)} (write it: "3 {base or "UNIT"}")')
+
+
+def _empty(suite: Suite) -> Iterator[Finding]:
+    """A field the prompt shows that holds nothing: the question is not whole."""
+    for name in fields_shown(suite.spec):
+        empty = [
+            f"'{sample.id}'"
+            for sample in suite.samples
+            if isinstance(value := sample.model_dump().get(name), str) and not value.strip()
+        ]
+        if empty:
+            text = f"{len(empty)} samples have nothing in '{name}', which the prompt shows"
+            yield Finding("warn", f"{text}: {_some(empty)}")
 
 
 def _twice(suite: Suite) -> Iterator[Finding]:
-    first: dict[bytes, str] = {}
+    first: dict[bytes, Sample] = {}
     same: list[str] = []
+    unlike: list[str] = []
     for sample in suite.samples:
         asked = canonical_json([chat_messages(suite.spec, sample), sample.choices])
-        if asked in first:
-            same.append(f"'{sample.id}' = '{first[asked]}'")
-        else:
-            first[asked] = sample.id
+        before = first.setdefault(asked, sample)
+        if before is sample:
+            continue
+        alike = canonical_json(sample.target) == canonical_json(before.target)
+        (same if alike else unlike).append(f"'{sample.id}' = '{before.id}'")
     if same:
         text = f"{len(same)} samples ask what another one asks: {_some(same)}"
         yield Finding("warn", text)
+    if unlike:
+        text = f"{len(unlike)} samples ask what another one asks and have another target, so that "
+        yield Finding("warn", f"{text}one of the two is always wrong: {_some(unlike)}")
 
 
 def _under(suite: Suite, model: Model) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from workbench.errors import SuiteError, did_you_mean
 from workbench.prompts import is_field, placeholders
 from workbench.suite_files import SAMPLES_FILE, SPEC_FILE, parse_object
 from workbench.suite_rows import Row, read_rows
-from workbench.suite_spec import PythonScorer, SqlScorer
+from workbench.suite_spec import SqlScorer
 from workbench.suite_write import write_suite
 from workbench.suites import Suite
 
@@ -28,6 +28,8 @@ from workbench.suites import Suite
 _ID_DIGITS = 12
 #: Columns that say something about a sample and are not what it asks.
 _ABOUT = ("id", "target", "choices", "language")
+#: So many different targets are taken for the choices where none are given.
+_CHOICES = (2, 20)
 _JSON_TARGETS = ("json_fields", "tool_call")
 _ASK_SCORER = "say how an answer is judged: exact, normalized, contains, numeric, json_fields, ..."
 
@@ -42,7 +44,7 @@ class Wanted:
         id: column of the id.
         ask: `generate` or `rank_choices`.
         scorer: a name, or a YAML mapping with options.
-        choices: the same for every sample.
+        choices: the same for every sample; of ranked ones the targets' own values by default.
         schema: file of a JSON schema of the answer.
         files: what the scorer needs, copied beside `suite.yaml`.
     """
@@ -81,9 +83,11 @@ def new_suite(root: Path, name: str, source: Path, wanted: Wanted) -> Suite:
     folder = root / name
     rows = _renamed(source, read_rows(source))
     columns = list(dict.fromkeys(name for row in rows for name in row.fields))
-    ranked = _is_ranked(wanted, columns)
-    scorer = _scorer(wanted, ranked)
+    scorer = _scorer(wanted, "choices" in columns)
+    ranked = _is_ranked(wanted, columns, scorer)
     target = _column("--target", wanted.target, "target", columns, source)
+    if ranked and not wanted.choices and "choices" not in columns:
+        wanted = replace(wanted, choices=_choices(rows, target))
     key = _column("--id", wanted.id, "id" if "id" in columns else "", columns, source)
     for taken, said in (("target", target), ("id", key)):
         if taken in columns and said != taken:
@@ -117,24 +121,38 @@ def new_suite(root: Path, name: str, source: Path, wanted: Wanted) -> Suite:
         raise _at_source(bad, folder, source, rows) from None
 
 
-def _is_ranked(wanted: Wanted, columns: Sequence[str]) -> bool:
+def _is_ranked(wanted: Wanted, columns: Sequence[str], scorer: Mapping[str, Any]) -> bool:
+    chosen = wanted.choices or "choices" in columns or scorer["name"] == "choice"
+    return wanted.ask == "rank_choices" or (not wanted.ask and bool(chosen))
+
+
+def _choices(rows: Sequence[Row], target: str) -> tuple[str, ...]:
+    """The values of the target column, sorted: the order of the rows means nothing.
+
+    Raises:
+        SuiteError: too few of them are texts, or too many, to be what is chosen from.
+    """
+    values = [row.fields.get(target) for row in rows]
+    texts = sorted({value for value in values if isinstance(value, str) and value})
+    few, most = _CHOICES
+    if not few <= len(texts) <= most:
+        raise SuiteError(
+            f"the choices are not known: column '{target}' has {len(texts)} different texts, and "
+            f"{few} to {most} would be taken for the choices",
+            where="--choices",
+            fix="say --choices a,b, or give every row a list 'choices' in JSONL",
+        )
+    return tuple(texts)
+
+
+def _scorer(wanted: Wanted, has_choices: bool) -> dict[str, Any]:
     if wanted.ask not in ("", "generate", "rank_choices"):
         raise SuiteError(
             f"a suite with 'ask: {wanted.ask}' cannot be made from rows alone",
             where="--ask",
             fix="say generate or rank_choices; for call_tools copy a suite and list its tools",
         )
-    has = bool(wanted.choices) or "choices" in columns
-    if wanted.ask == "rank_choices" and not has:
-        raise SuiteError(
-            "the choices are not known",
-            where="--choices",
-            fix="say --choices a,b, or give every row a list 'choices' in JSONL",
-        )
-    return wanted.ask == "rank_choices" or (not wanted.ask and has)
-
-
-def _scorer(wanted: Wanted, ranked: bool) -> dict[str, Any]:
+    ranked = wanted.ask == "rank_choices" or (not wanted.ask and (has_choices or wanted.choices))
     if not wanted.scorer and not ranked:
         raise SuiteError("the scorer is not known", where="--scorer", fix=_ASK_SCORER)
     try:
@@ -161,8 +179,12 @@ def _scorer(wanted: Wanted, ranked: bool) -> dict[str, Any]:
         place = str(scorer.get("function", "")).partition(":")[0]
         needed = place if place.endswith(".py") else ""
         if not place:
-            form = PythonScorer.__doc__ or ""
-            raise SuiteError("the function is not known", where="--scorer", fix=form.split(".")[0])
+            raise SuiteError(
+                "the function is not known",
+                where="--scorer",
+                fix="name a function of your own: '{name: python, function: scorer.py:score}' with "
+                "--file PATH/scorer.py, or 'function: module:score' of an installed module",
+            )
     if needed and needed not in [path.name for path in wanted.files]:
         raise SuiteError(
             f"the scorer needs the file '{needed}'",

@@ -34,6 +34,7 @@ from workbench.suite_files import SPEC_FILE as SPEC_FILE
 from workbench.suite_files import lines, parse_sample, read_resource, resource_names
 from workbench.suite_problems import SampleCheck, SpecProblem, in_no_sample, spec_problems
 from workbench.suite_spec import Sample, SuiteSpec
+from workbench.suite_words import misread
 
 _MOST_PROBLEMS = 10
 
@@ -97,6 +98,7 @@ def load_suite(path: Path) -> Suite:
     Raises:
         SuiteError: everything that is wrong, up to ten problems, each with file and line.
     """
+    _refuse_misread(path)
     spec = load_spec(path / SPEC_FILE, SuiteSpec, SuiteError)
     found = list(spec_problems(spec, path.resolve().name))
     resources: dict[str, str] = {}
@@ -223,6 +225,15 @@ def _located(path: Path, found: Sequence[SpecProblem]) -> list[_Problem]:
 
 def _line(path: Path, loc: tuple[str | int, ...]) -> int:
     return locate(loc, read_yaml(path, SuiteError)[1])[1]
+
+
+def _refuse_misread(path: Path) -> None:
+    """Before anything reads the schemas: a key that is no text breaks more than its own line."""
+    file = path / SPEC_FILE
+    words = misread(read_yaml(file, SuiteError)[1])
+    problems = [_Problem(f"{file}:{word.line}", word.what, word.fix) for word in words]
+    if problems:
+        _refuse(path, problems)
 
 
 def _refuse(path: Path, problems: Sequence[_Problem]) -> NoReturn:

@@ -54,6 +54,7 @@ def validate(context: Context) -> list[Finding]:
             *_calibration(context),
             *_variants(context),
             *_lm_eval(context),
+            *_divergence(context),
             *_policy(context),
             *_tools(context),
             *_memory(context),
@@ -198,6 +199,15 @@ def _ignored(context: Context, variant: AnyVariant) -> list[Finding]:
 def _lm_eval(context: Context) -> list[Finding]:
     """Tasks of lm-eval: known, read from files or from the hub, possible on each engine."""
     return [Finding("ok" if well else "warn", text) for well, text in check_lm_eval(context)]
+
+
+def _divergence(context: Context) -> list[Finding]:
+    """The fake engine has no distributions to compare."""
+    recipe = context.loaded.recipe
+    if recipe.evaluate.divergence is None or recipe.serve.engine != "fake":
+        return []
+    text = "divergence: the fake engine invents its log-probabilities: the figures mean nothing"
+    return [Finding("warn", text)]
 
 
 def _policy(context: Context) -> list[Finding]:

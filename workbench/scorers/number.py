@@ -137,6 +137,26 @@ def check_number(suite: Suite, sample: Sample) -> str | None:
     return None
 
 
+def unit_of(suite: Suite, sample: Sample) -> str | None:
+    """The unit of a target, as the table writes it; None where there is none."""
+    options = suite.spec.scorer
+    assert isinstance(options, NumericScorer)
+    return _target(sample, options).unit
+
+
+def converted(suite: Suite, sample: Sample) -> tuple[str, ...]:
+    """The target in every other unit of the table: each must be right.
+
+    A target without a unit is in the base unit, the one with the factor 1.
+    """
+    options = suite.spec.scorer
+    assert isinstance(options, NumericScorer)
+    wanted = _target(sample, options)
+    base = wanted.value * (options.units[wanted.unit] if wanted.unit else 1.0)
+    others = [(unit, base / one) for unit, one in options.units.items() if unit != wanted.unit]
+    return tuple(f"{value!r} {unit.strip()}" for unit, value in others if math.isfinite(value))
+
+
 def _target(sample: Sample, options: NumericScorer) -> Number:
     """The target's number.
 

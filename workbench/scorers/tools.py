@@ -91,6 +91,11 @@ def check_calls(suite: Suite, sample: Sample) -> str | None:
     target = sample.target
     if not isinstance(target, list):
         return f"'target' must be a list of calls, which may be empty, not {kind(target)}"
+    if not target and suite.spec.tool_choice == "required":
+        return (
+            "'target' is no call, and 'tool_choice: required' makes the model call: no answer "
+            "could be right\nsay 'tool_choice: auto', or name the right call"
+        )
     schemas = parameters(suite)
     for number, call in enumerate(target, 1):
         if not isinstance(call, dict) or call.keys() != {"name", "arguments"}:
