@@ -1,5 +1,6 @@
 """What is done with the answers of a finished run, on the shipped fakes: real runs and commands."""
 
+import html
 import json
 import re
 import shutil
@@ -258,6 +259,10 @@ def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: P
         assert new.id != before[name].id
         assert new.inputs["rescored_from"] == before[name].id
         assert new.serving == before[name].serving
+        assert not new.rescored, "no score changed, so a reader need not know"
+    events = (project / "results/smoke/events.jsonl").read_text().splitlines()
+    told = [e for e in map(json.loads, events) if e["event"] == "rescore"]
+    assert [e["step"] for e in told] == ["evaluate:baseline", "evaluate:bad"]
     assert everything(old) == kept, "the artifact that was scored before is another's record too"
 
     again = call(project, "run", "recipe.yaml")
@@ -304,6 +309,18 @@ def test_rescore_a_corrected_target(project: Path) -> None:
     assert steps.gate(opened(project)) == gate
     new = artifacts / f"evaluate-{published(project, 'bad').id[:16]}" / "more" / "trace.jsonl"
     assert new != trace and new.read_text() == "what else the step left"
+    # Whoever reads the verdict reads that it is not of what was expected when it was asked.
+    (line,) = [w for w in gate.warnings if "re-scored" in w]
+    one, two = published(project, "bad").rescored["short_question"]
+    assert one is not None and two is not None and two == pytest.approx(one + 1 / 40)
+    assert line.startswith("short_question re-scored: targets or scorer changed after the answers")
+    assert f"bad {100 * one:.1f} -> {100 * two:.1f} %" in line
+    assert line in html.unescape((project / "results/smoke/report.html").read_text())
+    assert "re-scored" not in str(timings_aside(gate)["warnings"])
+    # What it was when it was asked is said however often it is scored again.
+    edit_sample(project, "short_question", wrong.id, target="something else")
+    rescore(opened(project))
+    assert published(project, "bad").rescored["short_question"] == (one, one)
 
 
 def test_rescore_in_the_other_direction_turns_the_verdict(project: Path) -> None:
