@@ -17,16 +17,18 @@ from projects import ROOT, edit_recipe
 
 import workbench
 from workbench import steps
+from workbench.collect import changed_suites
 from workbench.context import Context, open_run
 from workbench.differences import diff
 from workbench.errors import RecipeError, StoreError, SuiteError
 from workbench.gate import timings_aside
 from workbench.records import Evaluation, Gate
-from workbench.regressions import _write, export
+from workbench.regressions import ADVICE, _write, export
 from workbench.rescore import _rows as rescored
 from workbench.rescore import rescore
 from workbench.rows import read_rows
 from workbench.sample_table import COLUMNS
+from workbench.spec import QualityCheck
 from workbench.store import read_record
 from workbench.suite_spec import JudgeScorer
 from workbench.suites import Suite, load_suite
@@ -181,6 +183,15 @@ def test_samples_is_one_table(finished: Path, monkeypatch: pytest.MonkeyPatch) -
     assert bad.question.notna().all() and (bad.unpaired == "").all()
     documented = workbench.samples.__doc__ or ""
     assert not [name for name in COLUMNS if name not in documented]
+    # The recipe in it counts what somebody else counts.
+    first, last = [x.strip() for x in documented.splitlines() if x.strip().startswith("some")]
+    flagged = table.copy()
+    flagged.loc[flagged.variant == "bad", "flags"] = "empty,truncated"
+    flagged.loc[second.index, "flags"] = "empty"
+    names: dict[str, Any] = {"table": flagged}
+    exec(first, names)
+    counts = eval(last, names)
+    assert counts.to_dict() == {("bad", "empty"): 80, ("bad", "truncated"): 80}
 
 
 def test_samples_of_what_cannot_be_paired_say_why(project: Path) -> None:
@@ -203,8 +214,14 @@ def test_regressions_become_suites(project: Path) -> None:
         assert {s.id for s in made.samples} == lost
         kept = {s.id: s for s in source.samples}
         assert all(kept[s.id] == s for s in made.samples)
-        assert made.spec == source.spec.model_copy(update={"name": made.spec.name})
+        as_it_was = {"name": made.spec.name, "tier": "advisory"}
+        assert made.spec == source.spec.model_copy(update=as_it_was)
         card = (made.path / "README.md").read_text()
+        (line,) = [x for x in done.stdout.splitlines() if f"suite: again-{suite}," in x]
+        assert line.strip() in card and ADVICE[1:] in card and ADVICE in done.stdout
+        (check,) = yaml.safe_load(line)
+        wanted = QualityCheck(suite=made.spec.name, margin=0.5, min_n=len(lost), tier="advisory")
+        assert QualityCheck(**check) == wanted
         assert published(project, "bad").id in card and "`smoke`" in card
     before = everything(project / "eval_suites")
     twice = call(project, "suite", "from-regressions", "smoke", "bad", "again")
@@ -247,6 +264,12 @@ def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: P
     edit_suite(project, "short_question", lambda s: s.update(scorer="exact"))
     fresh = tmp_path / "fresh"
     shutil.copytree(project, fresh, symlinks=True, ignore=shutil.ignore_patterns("results"))
+    hint = "if only targets or scorers changed, workbench rescore smoke needs no model"
+    assert hint in " ".join(call(project, "gate", "smoke").stdout.split())
+    reasons = {s.name: s.reason for s in opened(project).plan().steps if s.kind == "evaluate"}
+    assert set(reasons.values()) == {
+        f"changed since the last record: suites (short_question); {hint}"
+    }
     (project / "results/smoke/events.jsonl").unlink()
     old = project / "results/artifacts" / f"evaluate-{before['bad'].id[:16]}"
     kept = everything(old)
@@ -287,6 +310,18 @@ def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: P
     written = everything(project / "results" / "artifacts")
     assert call(project, "rescore", "smoke").returncode == done.returncode
     assert everything(project / "results" / "artifacts") == written
+
+
+def test_what_must_be_asked_again_is_not_said_to_be_scored(project: Path) -> None:
+    edit_suite(project, "short_question", lambda s: s.update(max_tokens=5))
+    context = opened(project)
+    said = [s.reason for s in context.plan().steps if s.kind == "evaluate"]
+    assert said == ["changed since the last record: suites (short_question)"] * 2
+    assert changed_suites(context) == {"short_question": False}
+    # One that could be scored again does not help the other.
+    edit_suite(project, "sentiment", lambda s: s.update(description="another"))
+    assert changed_suites(opened(project)) == {"sentiment": True, "short_question": False}
+    assert not any("rescore" in s.reason for s in opened(project).plan().steps)
 
 
 def test_rescore_a_corrected_target(project: Path) -> None:
