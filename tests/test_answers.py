@@ -1,5 +1,6 @@
 """What is done with the answers of a finished run, on the shipped fakes: real runs and commands."""
 
+import html
 import json
 import re
 import shutil
@@ -16,16 +17,18 @@ from projects import ROOT, edit_recipe
 
 import workbench
 from workbench import steps
+from workbench.collect import changed_suites
 from workbench.context import Context, open_run
 from workbench.differences import diff
 from workbench.errors import RecipeError, StoreError, SuiteError
 from workbench.gate import timings_aside
 from workbench.records import Evaluation, Gate
-from workbench.regressions import _write, export
+from workbench.regressions import ADVICE, _write, export
 from workbench.rescore import _rows as rescored
 from workbench.rescore import rescore
 from workbench.rows import read_rows
 from workbench.sample_table import COLUMNS
+from workbench.spec import QualityCheck
 from workbench.store import read_record
 from workbench.suite_spec import JudgeScorer
 from workbench.suites import Suite, load_suite
@@ -180,6 +183,15 @@ def test_samples_is_one_table(finished: Path, monkeypatch: pytest.MonkeyPatch) -
     assert bad.question.notna().all() and (bad.unpaired == "").all()
     documented = workbench.samples.__doc__ or ""
     assert not [name for name in COLUMNS if name not in documented]
+    # The recipe in it counts what somebody else counts.
+    first, last = [x.strip() for x in documented.splitlines() if x.strip().startswith("some")]
+    flagged = table.copy()
+    flagged.loc[flagged.variant == "bad", "flags"] = "empty,truncated"
+    flagged.loc[second.index, "flags"] = "empty"
+    names: dict[str, Any] = {"table": flagged}
+    exec(first, names)
+    counts = eval(last, names)
+    assert counts.to_dict() == {("bad", "empty"): 80, ("bad", "truncated"): 80}
 
 
 def test_samples_of_what_cannot_be_paired_say_why(project: Path) -> None:
@@ -202,8 +214,14 @@ def test_regressions_become_suites(project: Path) -> None:
         assert {s.id for s in made.samples} == lost
         kept = {s.id: s for s in source.samples}
         assert all(kept[s.id] == s for s in made.samples)
-        assert made.spec == source.spec.model_copy(update={"name": made.spec.name})
+        as_it_was = {"name": made.spec.name, "tier": "advisory"}
+        assert made.spec == source.spec.model_copy(update=as_it_was)
         card = (made.path / "README.md").read_text()
+        (line,) = [x for x in done.stdout.splitlines() if f"suite: again-{suite}," in x]
+        assert line.strip() in card and ADVICE[1:] in card and ADVICE in done.stdout
+        (check,) = yaml.safe_load(line)
+        wanted = QualityCheck(suite=made.spec.name, margin=0.5, min_n=len(lost), tier="advisory")
+        assert QualityCheck(**check) == wanted
         assert published(project, "bad").id in card and "`smoke`" in card
     before = everything(project / "eval_suites")
     twice = call(project, "suite", "from-regressions", "smoke", "bad", "again")
@@ -246,6 +264,12 @@ def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: P
     edit_suite(project, "short_question", lambda s: s.update(scorer="exact"))
     fresh = tmp_path / "fresh"
     shutil.copytree(project, fresh, symlinks=True, ignore=shutil.ignore_patterns("results"))
+    hint = "if only targets or scorers changed, workbench rescore smoke needs no model"
+    assert hint in " ".join(call(project, "gate", "smoke").stdout.split())
+    reasons = {s.name: s.reason for s in opened(project).plan().steps if s.kind == "evaluate"}
+    assert set(reasons.values()) == {
+        f"changed since the last record: suites (short_question); {hint}"
+    }
     (project / "results/smoke/events.jsonl").unlink()
     old = project / "results/artifacts" / f"evaluate-{before['bad'].id[:16]}"
     kept = everything(old)
@@ -258,6 +282,10 @@ def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: P
         assert new.id != before[name].id
         assert new.inputs["rescored_from"] == before[name].id
         assert new.serving == before[name].serving
+        assert not new.rescored, "no score changed, so a reader need not know"
+    events = (project / "results/smoke/events.jsonl").read_text().splitlines()
+    told = [e for e in map(json.loads, events) if e["event"] == "rescore"]
+    assert [e["step"] for e in told] == ["evaluate:baseline", "evaluate:bad"]
     assert everything(old) == kept, "the artifact that was scored before is another's record too"
 
     again = call(project, "run", "recipe.yaml")
@@ -284,6 +312,18 @@ def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: P
     assert everything(project / "results" / "artifacts") == written
 
 
+def test_what_must_be_asked_again_is_not_said_to_be_scored(project: Path) -> None:
+    edit_suite(project, "short_question", lambda s: s.update(max_tokens=5))
+    context = opened(project)
+    said = [s.reason for s in context.plan().steps if s.kind == "evaluate"]
+    assert said == ["changed since the last record: suites (short_question)"] * 2
+    assert changed_suites(context) == {"short_question": False}
+    # One that could be scored again does not help the other.
+    edit_suite(project, "sentiment", lambda s: s.update(description="another"))
+    assert changed_suites(opened(project)) == {"sentiment": True, "short_question": False}
+    assert not any("rescore" in s.reason for s in opened(project).plan().steps)
+
+
 def test_rescore_a_corrected_target(project: Path) -> None:
     rows = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
     wrong = next(r for r in rows if r.score == 0 and r.output)
@@ -304,6 +344,18 @@ def test_rescore_a_corrected_target(project: Path) -> None:
     assert steps.gate(opened(project)) == gate
     new = artifacts / f"evaluate-{published(project, 'bad').id[:16]}" / "more" / "trace.jsonl"
     assert new != trace and new.read_text() == "what else the step left"
+    # Whoever reads the verdict reads that it is not of what was expected when it was asked.
+    (line,) = [w for w in gate.warnings if "re-scored" in w]
+    one, two = published(project, "bad").rescored["short_question"]
+    assert one is not None and two is not None and two == pytest.approx(one + 1 / 40)
+    assert line.startswith("short_question re-scored: targets or scorer changed after the answers")
+    assert f"bad {100 * one:.1f} -> {100 * two:.1f} %" in line
+    assert line in html.unescape((project / "results/smoke/report.html").read_text())
+    assert "re-scored" not in str(timings_aside(gate)["warnings"])
+    # What it was when it was asked is said however often it is scored again.
+    edit_sample(project, "short_question", wrong.id, target="something else")
+    rescore(opened(project))
+    assert published(project, "bad").rescored["short_question"] == (one, one)
 
 
 def test_rescore_in_the_other_direction_turns_the_verdict(project: Path) -> None:

@@ -7,6 +7,9 @@ digest of its own in the conditions of every result.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from workbench.digest import content_id
 from workbench.suite_spec import SuiteSpec
 
@@ -28,6 +31,22 @@ _JUDGING = {
     "cadence",
     "tags",
 }
+
+
+#: What is said where `may_score_again` is true of all that changed.
+HINT = "if only targets or scorers changed, workbench rescore {} needs no model"
+
+
+def may_score_again(spec: SuiteSpec, conditions: Mapping[str, Any]) -> bool:
+    """True where nothing in `suite.yaml` stands against scoring again without asking.
+
+    Prompts of samples are not looked at: `workbench rescore` compares them one by one.
+
+    Args:
+        spec: of the suite as it is now.
+        conditions: of the result that was asked.
+    """
+    return spec.scorer.name != "judge" and conditions.get(ASKING) == asking_digest(spec)
 
 
 def asking_digest(spec: SuiteSpec) -> str:

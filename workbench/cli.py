@@ -181,6 +181,7 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
     from rich.markup import escape
 
     from workbench import steps
+    from workbench.asked import HINT
     from workbench.collect import changed_suites
     from workbench.context import open_run
     from workbench.recipe import changed_since
@@ -190,11 +191,14 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
         record = steps.gate(context)
     console = _console()
     changed = ["recipe or policy"] if changed_since(context.loaded) else []
-    changed += [f"suite '{name}'" for name in changed_suites(context)]
+    suites = changed_suites(context)
+    changed += [f"suite '{name}'" for name in suites]
+    hint = f"; {HINT.format(context.run.name)}" if suites and all(suites.values()) else ""
     if changed:
         console.print(
             f"[yellow]warn[/] decided as the run was started: {escape(', '.join(changed))} "
-            f"changed since; workbench run {escape(str(context.loaded.source))} applies that",
+            f"changed since; workbench run {escape(str(context.loaded.source))} applies that"
+            f"{hint}",
             highlight=False,
             soft_wrap=True,
         )

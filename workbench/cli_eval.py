@@ -110,7 +110,7 @@ def from_regressions(
 ) -> None:
     """Make a suite of the samples a variant answers worse than its reference."""
     from workbench.context import open_run
-    from workbench.regressions import export
+    from workbench.regressions import ADVICE, export
     from workbench.report.text import plain
 
     made = export(open_run(run, results), variant, name, suite)
@@ -122,4 +122,8 @@ def from_regressions(
         typer.echo(f"no sample of {variant} regressed that could be exported; nothing is written")
     else:
         names = ", ".join(one.folder.name for one in made.written)
-        typer.echo(f"ask them from now on: add {names} to evaluate.suites and to the policy")
+        typer.echo(f"ask them from now on: add {names} to evaluate.suites of the recipe,")
+        typer.echo("and to quality of the policy:")
+        for one in made.written:
+            typer.echo(f"  {one.policy_line}")
+        typer.echo(ADVICE)

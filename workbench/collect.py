@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from workbench.asked import may_score_again
 from workbench.context import Context
 from workbench.errors import StoreError, SuiteError
 from workbench.evidence import Evidence, VariantEvidence
@@ -137,24 +138,29 @@ def decided(context: Context, evidence: Evidence) -> Gate:
     )
 
 
-def changed_suites(context: Context) -> list[str]:
-    """Names of the suites that are no longer what the run's answers were asked of."""
-    asked: dict[str, set[str]] = {}
+def changed_suites(context: Context) -> dict[str, bool]:
+    """The suites that are no longer what the run's answers were asked of.
+
+    Returns:
+        Name of each, and whether it may be enough to score the answers again.
+    """
+    asked: dict[str, list[SuiteResult]] = {}
     for variant in context.loaded.recipe.all_variants:
         path = context.run.variant(variant.name) / "evaluation.json"
         if path.is_file():
             for result in read_record(path, Evaluation).suites:
-                asked.setdefault(result.suite, set()).add(result.suite_digest)
+                asked.setdefault(result.suite, []).append(result)
     folder = context.loaded.project / "eval_suites"
-    wanted = context.loaded.recipe.evaluate.suites
-    return [n for n, known in asked.items() if n in wanted and known != {_digest(n, folder)}]
-
-
-def _digest(name: str, folder: Path) -> str | None:
-    try:
-        return load_suite(find_suite(name, folder)).digest
-    except SuiteError:
-        return None  # gone or broken: not what was asked
+    found: dict[str, bool] = {}
+    for name in (n for n in asked if n in context.loaded.recipe.evaluate.suites):
+        try:
+            suite = load_suite(find_suite(name, folder))
+        except SuiteError:
+            found[name] = False  # gone or broken: not what was asked
+            continue
+        if any(result.suite_digest != suite.digest for result in asked[name]):
+            found[name] = all(may_score_again(suite.spec, r.conditions) for r in asked[name])
+    return found
 
 
 def report(context: Context) -> Gate:

@@ -124,6 +124,7 @@ class Context:
                 name: (len(s.samples), s.spec.repeats * answer_tokens(s.spec))
                 for name, s in self.suites.items()
             },
+            suite_specs={name: suite.spec for name, suite in self.suites.items()},
             source_digest=source,
             left_out={n: s.spec.cadence for n, s in self._suites.items() if n not in self.suites},
             tasks_digest=folder_digest(tasks) if tasks else None,

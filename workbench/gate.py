@@ -23,6 +23,9 @@ from workbench.evidence import Evidence, VariantEvidence, weights_of
 from workbench.records import FAKE, Check, Gate, VariantVerdict, Verdict
 from workbench.spec import Policy
 
+#: The beginning of a warning, behind the suite's name, and how many variants it names.
+RESCORED = "re-scored: targets or scorer changed after the answers were in; "
+_SIDES = 5
 #: Characters of one check's reason in the sentence of a verdict; the table of checks has it whole.
 _LONGEST = 160
 
@@ -63,6 +66,8 @@ def timings_aside(gate: Gate) -> dict[str, Any]:
     """
     data = gate.model_dump(mode="json", by_alias=True)
     del data["id"]  # it covers the measured times
+    # Asked again, the answers are judged as they are, and there is nothing to tell.
+    data["warnings"] = [w for w in data["warnings"] if RESCORED not in w]
     data["inputs"] = {k: v for k, v in data["inputs"].items() if not k.endswith("/profile")}
     for variant in data["variants"]:
         del variant["reason"]
@@ -97,7 +102,26 @@ def _inputs(evidence: Evidence) -> dict[str, str]:
 def _warnings(evidence: Evidence) -> tuple[str, ...]:
     served = [v.evaluation.serving for v in evidence.sides if v.evaluation]
     fake = {"fake"} & ({s.engine for s in served} | {v.method for v in evidence.variants})
-    return (FAKE,) if fake else ()
+    return ((FAKE,) if fake else ()) + _rescored(evidence)
+
+
+def _rescored(evidence: Evidence) -> tuple[str, ...]:
+    """One line for each suite whose scores are not those the answers got when they came in."""
+    replicas = [one for group in evidence.replicas.values() for one in group]
+    said: dict[str, list[str]] = {}
+    for side in (*evidence.sides, *replicas):
+        for suite, (before, now) in (side.evaluation.rescored if side.evaluation else {}).items():
+            said.setdefault(suite, []).append(f"{side.variant} {_moved(before, now)}")
+    return tuple(
+        f"{suite} {RESCORED}{', '.join(sides[:_SIDES])}"
+        + (f" and {len(sides) - _SIDES} more" if len(sides) > _SIDES else "")
+        for suite, sides in said.items()
+    )
+
+
+def _moved(before: float | None, now: float | None) -> str:
+    one, other = ("-" if s is None else f"{100 * s:.1f}" for s in (before, now))
+    return f"{one} % as before" if one == other else f"{one} -> {other} %"
 
 
 # --------------------------------------------------------------------------- one variant

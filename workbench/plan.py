@@ -43,6 +43,7 @@ from workbench.records import (
 )
 from workbench.spec import Recipe
 from workbench.store import Run, read_record
+from workbench.suite_spec import SuiteSpec
 from workbench.support import dtype as choose_dtype
 from workbench.support import lane as choose_lane
 from workbench.variants import AnyVariant
@@ -84,6 +85,7 @@ class Facts:
         suite_sizes: suite name -> (samples, most tokens its answers to one may have together).
         source_digest: of the calibration source; None where nothing of it is read.
         left_out: suite name -> its cadence, of suites the recipe's cadence leaves out.
+        suite_specs: suite name -> its `suite.yaml`; only reasons are made of it.
         tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
     """
 
@@ -94,6 +96,7 @@ class Facts:
     suite_sizes: Mapping[str, tuple[int, int]]
     source_digest: str | None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    suite_specs: Mapping[str, SuiteSpec] = field(default_factory=dict)
     tasks_digest: str | None = None
 
 
@@ -293,7 +296,7 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
     specs = step_specs(loaded, facts)
     for step in specs:
         record = results.complete(step.kind, step.id, RECORDS[step.kind])
-        cached, reason = False, why_not(step.kind, step.variant, step.id, step.spec, run)
+        cached, reason = False, why_not(step, facts.suite_specs, run)
         if record is not None:
             cached, reason = True, f"same inputs and tools as the record {step.id[:8]}"
         if record is not None and (why := flaw(results, step.kind, step.id, record)):

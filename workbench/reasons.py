@@ -3,30 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from workbench.asked import HINT, may_score_again
 from workbench.errors import StoreError
 from workbench.recipe import Loaded
-from workbench.records import Gate
+from workbench.records import Evaluation, Gate
 from workbench.store import Run, read_record
+from workbench.suite_spec import SuiteSpec
+
+if TYPE_CHECKING:
+    from workbench.plan import StepSpec
 
 
-def why_not(kind: str, variant: str | None, id_: str, spec: Mapping[str, Any], run: Run) -> str:
+def why_not(step: StepSpec, suites: Mapping[str, SuiteSpec], run: Run) -> str:
     """Why a step has no record: cut short, changed since the run's last record, or never done.
 
     Args:
-        kind: of the step.
-        variant: it belongs to, if any.
-        id_: of the step now.
-        spec: what the id is of.
+        step: as it is now.
+        suites: suite name -> its `suite.yaml` now.
         run: whose last record it is compared with.
     """
-    if run.results.artifact(kind, id_).is_dir():
+    if run.results.artifact(step.kind, step.id).is_dir():
         return "an attempt was cut short; it goes on from what is kept"
-    before = run.results.spec_of(run.published(kind, variant))
+    record = run.published(step.kind, step.variant)
+    before = run.results.spec_of(record)
     if before is None:
         return "not done yet"
-    return f"changed since the last record: {', '.join(changes(before, spec)) or 'it is gone'}"
+    what = ", ".join(changes(before, step.spec)) or "it is gone"
+    hint = f"; {HINT.format(run.name)}" if _judging(before, step.spec, suites, record) else ""
+    return f"changed since the last record: {what}{hint}"
+
+
+def _judging(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    suites: Mapping[str, SuiteSpec],
+    record: Path,
+) -> bool:
+    """True where only what suites hold has changed, and perhaps only how answers are judged."""
+    old, new = before.get("suites"), now.get("suites")
+    if _differing(before, now) != ["suites"] or not _both_hold_keys(old, new):
+        return False
+    assert isinstance(old, Mapping) and isinstance(new, Mapping)
+    if old.keys() != new.keys():
+        return False
+    try:
+        asked = {r.suite: r.conditions for r in read_record(record, Evaluation).suites}
+    except StoreError:
+        return False
+    return all(
+        name in suites and name in asked and may_score_again(suites[name], asked[name])
+        for name in _differing(old, new)
+    )
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -187,6 +187,9 @@ class Evaluation(Record):
     suites: tuple[SuiteResult, ...]
     repeat: tuple[SuiteResult, ...] = Field((), description="the baseline's second pass (A/A)")
     restarts: int = Field(0, description="times the server died and was started again")
+    rescored: dict[str, tuple[float | None, float | None]] = Field(
+        {}, description="suite scored again after it was asked -> score as asked, and now"
+    )
     divergence: DivergenceTrace | None = None
     seconds: float
     finished: str = Field("", description="when, UTC, ISO 8601")

@@ -26,6 +26,14 @@ from workbench.records import SuiteResult
 from workbench.suites import SAMPLES_FILE, SPEC_FILE, Suite, load_suite
 
 _CARD = "README.md"
+#: Half of what the reference answered right may go before a check of such a suite fails: its
+#: samples were chosen by one variant's failures, and another one fails on others.
+_MARGIN = 0.5
+#: Why such a suite is not gated like one that was made to judge by.
+ADVICE = (
+    "a suite of nothing but failures says nothing about a model as a whole; "
+    "gate it only with a wide margin"
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,11 @@ class Written:
     folder: Path
     suite: str
     samples: int
+
+    @property
+    def policy_line(self) -> str:
+        """The check to put under `quality:` of the policy."""
+        return _policy_line(self.folder.name, self.samples)
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,7 @@ def export(context: Context, variant: str, name: str, suite: str = "") -> Export
                     where=str(asked.path),
                     fix=f"workbench rescore {evidence.run}, or run it again, and then export",
                 )
-            card = _card(evidence, chosen, one, items)
+            card = _card(evidence, chosen, one, items, targets[one].name)
             _write(work / targets[one].name, asked, items, card)
             load_suite(work / targets[one].name)
             written.append(Written(targets[one], one, len(items)))
@@ -108,6 +121,11 @@ def export(context: Context, variant: str, name: str, suite: str = "") -> Export
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return Export(tuple(written), skipped)
+
+
+def _policy_line(name: str, samples: int) -> str:
+    name = name if yaml.safe_load(name) == name else f"'{name}'"  # 1e3, or no
+    return f"- {{suite: {name}, margin: {_MARGIN}, min_n: {samples}, tier: advisory}}"
 
 
 def _check_name(name: str) -> None:
@@ -132,7 +150,10 @@ def _write(folder: Path, suite: Suite, items: Sequence[Difference], card: str) -
     spec = suite.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     spec.pop("samples_of", None)
     text = yaml.safe_dump(
-        {**spec, "name": folder.name}, sort_keys=False, allow_unicode=True, width=100
+        {**spec, "name": folder.name, "tier": "advisory"},
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
     )
     (folder / SPEC_FILE).write_text(text, "utf-8")
     ids = {item.id for item in items}
@@ -156,7 +177,11 @@ def _write(folder: Path, suite: Suite, items: Sequence[Difference], card: str) -
 
 
 def _card(
-    evidence: Evidence, variant: VariantEvidence, suite: str, items: Sequence[Difference]
+    evidence: Evidence,
+    variant: VariantEvidence,
+    suite: str,
+    items: Sequence[Difference],
+    name: str,
 ) -> str:
     """Where the samples come from. Ids and figures alone: what a model wrote stays in its rows."""
     reference = evidence.reference(variant)
@@ -168,10 +193,14 @@ def _card(
         "",
         f"{len(items)} samples of `{suite}` that variant `{variant.variant}` "
         f"({variant.method}) of run `{evidence.run}` answered worse than `{reference.variant}`. "
-        "Made by `workbench suite from-regressions`; the suite is otherwise a copy.",
+        "Made by `workbench suite from-regressions`; but for `tier: advisory` it is a copy.",
         "",
-        "A choice of what went wrong once, so its score says nothing about a model as a whole, and "
-        "a variant is expected to look better on it than the one it was chosen by.",
+        "A choice of what went wrong once: a variant is expected to look better on it than the one "
+        f"it was chosen by. {ADVICE[0].upper()}{ADVICE[1:]}. In the policy, under `quality:`",
+        "",
+        "```yaml",
+        _policy_line(name, len(items)),
+        "```",
         "",
         "| what | digest |",
         "|---|---|",

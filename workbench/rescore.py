@@ -105,6 +105,9 @@ def rescore(context: Context) -> tuple[tuple[SuiteRescore, ...], Gate]:
         for one in graded:
             if one.moved:
                 _keep(context, one)
+                context.events.of(one.step.name).emit(
+                    "rescore", id=one.step.id, rescored_from=one.old.id, suites=one.new.rescored
+                )
         plan = context.plan()
         write_record(context.run.plan, plan)
         for planned in plan.steps:
@@ -151,6 +154,7 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
     _same_weights(context, step, old)
     rows: dict[str, tuple[SampleRow, ...]] = {}
     said: list[SuiteRescore] = []
+    first: dict[str, tuple[float | None, float | None]] = dict(old.rescored)
     passes: list[list[SuiteResult]] = [[], []]
     for again, found in enumerate((old.suites, old.repeat)):
         for result in found:
@@ -160,7 +164,12 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
             new = result if suite is None else _summed_up(suite, result, rescored)
             rows[result.rows_file] = rescored
             passes[again].append(new)
-            both = zip(asked, rescored, strict=True)
+            was = {row.key: row for row in asked}
+            both = [(was[row.key], row) for row in rescored]
+            if not again and (result.suite in first or _judged_otherwise(result, new, both)):
+                # What was said when it was asked, however often it is scored again.
+                score = first.get(result.suite, (result.score, None))[0]
+                first[result.suite] = (score, new.score)
             said.append(
                 SuiteRescore(
                     variant=step.variant or "",
@@ -179,9 +188,22 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
             "inputs": {**old.inputs, "rescored_from": old.id},
             "suites": tuple(passes[0]),
             "repeat": tuple(passes[1]),
+            "rescored": first,
         }
     )
     return _Graded(step, old, made, rows, tuple(said))
+
+
+def _judged_otherwise(
+    old: SuiteResult, new: SuiteResult, rows: Sequence[tuple[SampleRow, SampleRow]]
+) -> bool:
+    """True where a reader would get other scores, or scores of other targets, than as asked."""
+    if (old.metric, old.higher_is_better) != (new.metric, new.higher_is_better):
+        return True
+    return any(
+        (b.score, b.target_digest, {*b.flags}) != (a.score, a.target_digest, {*a.flags})
+        for b, a in rows
+    )
 
 
 def _more_than_suites(before: dict[str, Any], now: dict[str, Any]) -> str:

@@ -91,6 +91,11 @@ def samples(run: str | Path | Context = "") -> pd.DataFrame:
     engine, dtype, lane   how it was served; `engine_version` too
     ====================  ==========================================================================
 
+    Flags by variant, without the second pass, which has the reference's answers once more::
+
+        some = table[table["pass"] == "first"].assign(flag=lambda t: t["flags"].str.split(","))
+        some.explode("flag").query("flag != ''").groupby("variant")["flag"].value_counts()
+
     Args:
         run: name or folder of a run, or an opened one; empty is the last run of the project.
 
