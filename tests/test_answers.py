@@ -276,7 +276,10 @@ def test_rescore_a_changed_scorer_and_run_asks_nobody(project: Path, tmp_path: P
 
     done = call(project, "rescore", "smoke")
     assert done.returncode in (0, 10, 11), done.stdout + done.stderr
-    assert "nothing was asked" in done.stdout and "short_question" in done.stdout
+    # In one line, with no table of what is as it was.
+    assert done.stdout.startswith(
+        "scored again, nothing was asked: no score of 6 results changed\nverdict of run"
+    )
     after = {v: published(project, v) for v in ("baseline", "bad")}
     for name, new in after.items():
         assert new.id != before[name].id
@@ -356,6 +359,20 @@ def test_rescore_a_corrected_target(project: Path) -> None:
     edit_sample(project, "short_question", wrong.id, target="something else")
     rescore(opened(project))
     assert published(project, "bad").rescored["short_question"] == (one, one)
+
+
+def test_rescore_shows_what_changed_alone(project: Path) -> None:
+    rows = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    wrong = [r for r in rows if r.score == 0 and r.output][:7]
+    for row in wrong:
+        edit_sample(project, "short_question", row.id, target=row.output)
+    done = call(project, "rescore", "smoke")
+    table, _, rest = done.stdout.partition("verdict of run")
+    said = " ".join(re.sub("[│┃]", " ", table).split())
+    assert "changed samples" in said and "sentiment" not in table
+    assert "other results: no score changed" in said
+    assert wrong[0].id in table and wrong[-1].id not in table and "more" in table
+    assert "warn short_question re-scored: targets or scorer changed after" in rest
 
 
 def test_rescore_in_the_other_direction_turns_the_verdict(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from workbench.rescore import SuiteRescore
 
@@ -19,6 +20,11 @@ SuiteOption = Annotated[str, typer.Option("--suite", help="this suite alone; def
 ResultsOption = Annotated[
     Path | None, typer.Option("--results", help="results folder; default: results/ of the project")
 ]
+
+
+#: Samples of a re-score that are named, and characters of one name; the rest is counted.
+_NAMED = 5
+_LONGEST_ID = 40
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +74,7 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
     context = open_run(run, results)
     suites, record = score_again(context)
     console = _console()
-    console.print(_rescored(suites))
+    console.print(_rescored(suites), highlight=False)
     if changed_since(context.loaded):
         console.print(
             "[yellow]warn[/] scored as the run was started: recipe or policy have changed since; "
@@ -79,26 +85,38 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
     _verdict(console, record, context.run)
 
 
-def _rescored(suites: Sequence[SuiteRescore]) -> Table:
+def _rescored(suites: Sequence[SuiteRescore]) -> RenderableType:
+    """The results whose scores changed as a table; the others as one line each kind."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    from workbench.report.text import percent
+    from workbench.report.text import percent, plain
 
     table = Table(title="scored again, nothing was asked", title_justify="left")
-    for column in ("variant", "suite", "answers", "scores changed", "before", "now", ""):
+    for column in ("variant", "suite", "answers", "changed", "before", "now", "changed samples"):
         table.add_column(column, no_wrap=column in ("before", "now"))
-    for one in suites:
+    changed = [one for one in suites if one.changed]
+    for one in changed:
+        named = ", ".join(plain(id_, _LONGEST_ID) for id_ in one.samples[:_NAMED])
+        rest = len(one.samples) - _NAMED
         table.add_row(
             Text(one.variant),
             Text(one.suite + (" (second pass)" if one.again else "")),
             str(one.n),
-            str(one.changed) if not one.kept else "kept",
+            str(one.changed),
             percent(one.before),
             percent(one.after),
-            Text(one.kept),
+            Text(named + (f" and {rest} more" if rest > 0 else "")),
         )
-    return table
+    others = len(suites) - len(changed)
+    kept = Counter(one.kept for one in suites if one.kept)
+    aside = "".join(f"; {n} not scored again: {why}" for why, n in kept.items())
+    if not changed:
+        return Text(f"scored again, nothing was asked: no score of {others} results changed{aside}")
+    return (
+        Group(table, Text(f"{others} other results: no score changed{aside}")) if others else table
+    )
 
 
 def from_regressions(

@@ -58,6 +58,7 @@ class SuiteRescore:
         before: mean score as it was recorded.
         after: mean score now.
         kept: why the scores were not computed again; empty where they were.
+        samples: ids of the samples with another score, in the suite's order.
     """
 
     variant: str
@@ -68,6 +69,7 @@ class SuiteRescore:
     before: float | None
     after: float | None
     kept: str = ""
+    samples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
                     again=bool(again),
                     n=len(asked),
                     changed=sum(b.score != a.score for b, a in both),
+                    samples=tuple(dict.fromkeys(a.id for b, a in both if b.score != a.score)),
                     before=result.score,
                     after=new.score,
                     kept=why,
