@@ -90,7 +90,8 @@ def calls_apart(output: str) -> str:
         return output
     if content is not None and not isinstance(content, str):
         return output
-    return "\n".join([content] * bool(content) + lines) or "(no call)"
+    said = [content] if content else []
+    return "\n".join([*said, *lines]) or "(no call)"
 
 
 def targets_apart(target: str) -> str:
