@@ -136,6 +136,9 @@ def test_diff_shows_both_answers_worst_first(finished: Path) -> None:
         assert count.regressed == len(lost) > 0
         shown = {d.id for d in diff(context, "bad", count.suite, "regressed")}
         assert shown == lost
+    # Of equal losses one of each suite in turn, and no variant named is the first that lost some.
+    assert {d.suite for d in found.items[:2]} == {"sentiment", "short_question"}
+    assert diff(context).variant == "bad"
     first = found.items[0]
     assert first.question and first.target
     said = call(finished, "diff", "smoke", "bad", "--only", "regressed", "--limit", "2")
@@ -144,6 +147,15 @@ def test_diff_shows_both_answers_worst_first(finished: Path) -> None:
     assert "and " in said.stdout and "more" in said.stdout
     page = found._repr_html_()
     assert page.count("<tr>") == len(found) + 1 and "<script" not in page
+
+
+def test_the_notebook_of_the_gate_shows_them_as_a_table(finished: Path) -> None:
+    (made,) = (finished / "results" / "smoke" / "executed").glob("*gate*.ipynb")
+    (shown,) = json.loads(made.read_text())["cells"][-1]["outputs"]
+    assert shown["output_type"] == "execute_result"
+    assert "<table>" in "".join(shown["data"]["text/html"])
+    text = "".join(shown["data"]["text/plain"])
+    assert "bad beside baseline" in text and "\x1b" not in text
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import checks, noise
-from workbench.differences import Differences, compare
+from workbench.differences import Differences, _first_that_lost, compare
 from workbench.digest import sha256_text
 from workbench.evidence import Evidence, Paired, Refusal, pair, pair_repeat
 from workbench.gate import decide
 from workbench.records import SampleRow, SuiteResult
+from workbench.report import text as words
 from workbench.report.cards import record_text, show
 from workbench.report.differences import differences_text
 from workbench.report.html import render
 from workbench.spec import Policy, QualityCheck
+from workbench.tool_calls import as_text
 
 CHECK = QualityCheck(suite="suite", margin=0.1, min_n=1)
 
@@ -361,6 +363,29 @@ def test_any_output_can_be_shown(output: str) -> None:
 
 
 # --------------------------------------------------------------------------- flags
+
+
+def test_calls_are_shown_without_json_inside_json() -> None:
+    calls = [{"name": "weather", "arguments": '{"city": "Köln"}'}, {"name": "go", "arguments": "{"}]
+    said = as_text(calls, "Let me see")
+    assert words.calls_apart(said) == 'Let me see\nweather({"city": "Köln"})\ngo({)'
+    assert words.calls_apart(as_text([], None)) == "(no call)"
+    wanted = '[{"name": "weather", "arguments": {"city": "Köln"}}]'
+    assert words.targets_apart(wanted) == 'weather({"city": "Köln"})'
+    for other in ('{"content":1,"tool_calls":[]}', '{"content":', "[" * 9**5, "[1]", "", '[{"a"'):
+        assert words.calls_apart(other) == words.targets_apart(other) == other
+    found = edit_row(simple([1.0], [0.0]), 0, output=said)
+    shown = differences_text(compare(found, found.variants[0]))
+    assert 'weather({"city":' in shown and "tool_calls" not in shown
+
+
+def test_no_variant_named_is_the_first_that_lost_answers() -> None:
+    assert _first_that_lost(simple([1.0, 1.0], [1.0, 1.0]), "") == ""
+    found = simple([1.0, 1.0], [1.0, 0.0])
+    unasked = replace(found.variants[0], variant="int4", evaluation=None, rows={})
+    found = replace(found, variants=(unasked, *found.variants))
+    assert _first_that_lost(found, "") == _first_that_lost(found, "suite") == "fp8"
+    assert _first_that_lost(found, "another") == ""
 
 
 def test_flags_stand_beside_the_score() -> None:

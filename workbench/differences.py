@@ -7,7 +7,7 @@ gate pairs them, so what cannot be compared there is refused here too, with the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -76,7 +76,7 @@ class Differences:
         variant: name of the variant.
         reference: the unquantized variant it is paired with.
         only: the one kind that was asked for; None is all three.
-        items: worst first: by loss, then suite, then id.
+        items: worst first; those of one loss turn by turn of every suite, each in order of ids.
         counts: of each suite that could be paired, whatever `only` says.
         refused: suite -> why it could not be paired.
         limit: most items that are shown; the rest is counted.
@@ -155,7 +155,7 @@ def compare(
             )
         )
         items += [d for d in found if d.change != "same" and only in (None, d.change)]
-    items.sort(key=lambda d: (-d.loss, d.suite, d.id))
+    items = _in_turn(items)
     return Differences(
         run=evidence.run,
         variant=variant.variant,
@@ -165,6 +165,17 @@ def compare(
         counts=tuple(counts),
         refused=refused,
     )
+
+
+def _in_turn(items: Iterable[Difference]) -> list[Difference]:
+    """Worst first, and of equal losses one of each suite in turn, so that few show them all."""
+    turns: Counter[tuple[float, str]] = Counter()
+    placed = []
+    for item in sorted(items, key=lambda d: (-d.loss, d.suite, d.id)):
+        turn = turns[item.loss, item.suite]
+        turns[item.loss, item.suite] += 1
+        placed.append(((-item.loss, turn, item.suite), item))
+    return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
 def change_of(loss: float, same_output: bool) -> Change:
@@ -211,7 +222,8 @@ def diff(
 
     Args:
         run: name or folder of a run, or an opened one; empty is the last run.
-        variant: one of the run's variants or replicas; empty is the recipe's first.
+        variant: one of the run's variants or replicas; empty is the first that lost answers, and
+            the recipe's first where none has.
         suite: one suite alone; empty is all.
         only: ``regressed``, ``improved``, or ``changed`` (another answer, the same score).
 
@@ -229,7 +241,7 @@ def diff(
             fix=did_you_mean(only, get_args(Only)) + f"one of {', '.join(get_args(Only))}",
         )
     evidence = collect(opened(run))
-    chosen = find_variant(evidence, variant)
+    chosen = find_variant(evidence, variant or _first_that_lost(evidence, suite))
     known = suites_of(evidence, chosen)
     if suite and suite not in known:
         raise RecipeError(
@@ -239,6 +251,15 @@ def diff(
         )
     asked = questions(opened(run), evidence)
     return compare(evidence, chosen, suite=suite, only=only, questions=asked)
+
+
+def _first_that_lost(evidence: Evidence, suite: str) -> str:
+    for side in evidence.variants:
+        if (not suite or suite in suites_of(evidence, side)) and len(
+            compare(evidence, side, suite=suite, only="regressed")
+        ):
+            return side.variant
+    return ""
 
 
 def find_variant(evidence: Evidence, name: str) -> VariantEvidence:

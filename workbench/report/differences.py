@@ -80,7 +80,8 @@ def differences_html(found: Differences) -> str:
 def _html_row(item: Difference) -> Markup:
     name = Markup("{}<br>{}<br><b>{}</b>").format(item.suite, text.visible(item.id), item.change)
     cells = [name]
-    cells += [escape("") if t is None else text.visible(t) for t in (item.question, item.target)]
+    target = item.target if item.target is None else text.targets_apart(item.target)
+    cells += [escape("") if t is None else text.visible(t) for t in (item.question, target)]
     cells += [_html_answers(side) for side in (item.baseline, item.variant)]
     return Markup("<tr>{}</tr>").format(
         Markup("").join(Markup('<td style="{}">{}</td>').format(_CELL, cell) for cell in cells)
@@ -88,7 +89,9 @@ def _html_row(item: Difference) -> Markup:
 
 
 def _html_answers(answers: Answers) -> Markup:
-    outputs = Markup("<hr>").join(text.visible(row.output) for row in answers.rows)
+    outputs = Markup("<hr>").join(
+        text.visible(text.calls_apart(row.output)) for row in answers.rows
+    )
     return Markup("{}<br><i>{}</i>").format(outputs, _said(answers))
 
 
@@ -122,7 +125,14 @@ def differences_view(found: Differences) -> RenderableType:
 def differences_text(found: Differences, width: int = _WIDTH) -> str:
     """The table as plain text of so many columns."""
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width, no_color=True, emoji=False, force_terminal=False)
+    console = Console(
+        file=buffer,
+        width=width,
+        color_system=None,
+        emoji=False,
+        force_terminal=False,
+        force_jupyter=False,  # in a kernel it would show the table, in colours, and return nothing
+    )
     console.print(differences_view(found), highlight=False)
     return buffer.getvalue().rstrip("\n")
 
@@ -139,10 +149,12 @@ def _asked(item: Difference) -> Text:
     if item.question is None or item.target is None:
         return Text("the suite changed since", "dim")
     return Text.assemble(
-        text.plain(item.question), ("\nexpected: ", "dim"), text.plain(item.target)
+        text.plain(item.question),
+        ("\nexpected: ", "dim"),
+        text.plain(text.targets_apart(item.target)),
     )
 
 
 def _answers(answers: Answers) -> Text:
-    outputs = "\n---\n".join(text.plain(row.output) for row in answers.rows)
+    outputs = "\n---\n".join(text.plain(text.calls_apart(row.output)) for row in answers.rows)
     return Text.assemble(outputs, (f"\n{_said(answers)}", "dim"))

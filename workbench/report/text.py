@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Mapping
 
@@ -72,6 +73,39 @@ def plain(text: str, shown: int = SHOWN) -> str:
     if len(text) > shown:
         kept += f"\N{HORIZONTAL ELLIPSIS} {len(text) - shown:,} more characters"
     return kept
+
+
+def calls_apart(output: str) -> str:
+    """An answer that calls functions, as ``name(arguments)`` in lines; any other text as it is.
+
+    Arguments stay the text that was sent, valid or not: only the JSON around them goes.
+    """
+    try:
+        answer = json.loads(output) if output.startswith('{"content":') else None
+        if not isinstance(answer, dict) or answer.keys() != {"content", "tool_calls"}:
+            return output
+        content, calls = answer["content"], answer["tool_calls"]
+        lines = [f"{call['name']}({call['arguments']})" for call in calls]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return output
+    if content is not None and not isinstance(content, str):
+        return output
+    said = [content] if content else []
+    return "\n".join([*said, *lines]) or "(no call)"
+
+
+def targets_apart(target: str) -> str:
+    """Expected calls in the form of `calls_apart`; any other target as it is."""
+    try:
+        calls = json.loads(target) if target.startswith('[{"') else ()
+        lines = [
+            f"{call['name']}({json.dumps(call['arguments'], ensure_ascii=False)})"
+            for call in calls
+            if call.keys() == {"name", "arguments"}
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return target
+    return "\n".join(lines) if calls and len(lines) == len(calls) else target
 
 
 def flag_word(flag: str) -> str:
