@@ -126,11 +126,17 @@ def test_an_answer_that_is_none_fails_its_sample_alone(body: dict[str, Any]) -> 
     assert "malformed" in found.failed["a"] and found.grades["b"].score == 0.5
 
 
-def test_a_judge_that_says_nothing_readable_is_a_half_and_counted() -> None:
+def test_an_answer_the_judge_says_nothing_readable_of_is_not_judged() -> None:
     null = {"choices": [{"message": {"content": None}}], "model": None}
     found, _ = judge(lambda prompt: null, item())
-    assert (found.grades["a"].score, found.grades["a"].details["unread"]) == (0.5, 2)
+    assert not found.grades and "no verdict" in found.failed["a"]
     assert found.versions == ("unnamed",)
+
+
+def test_a_judge_that_goes_by_the_position_has_judged_nothing() -> None:
+    found, _ = judge(lambda prompt: "A", *(item(str(i)) for i in range(12)))
+    assert not found.grades and len(found.failed) == 12
+    assert "12 of 12 verdicts went with the position" in found.failed["0"]
 
 
 def test_no_more_at_a_time_than_allowed() -> None:

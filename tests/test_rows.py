@@ -146,6 +146,15 @@ def test_reading_is_strict_and_names_the_line(
     assert what in caught.value.what and caught.value.where == f"{path}:2"
 
 
+def test_a_score_that_is_no_number_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    append(path, row("a"))
+    path.write_bytes(path.read_bytes().replace(b'"score":1.0', b'"score":NaN'))
+    assert b"NaN" in path.read_bytes()
+    with pytest.raises(StoreError, match="NaN"):
+        read_rows(path)
+
+
 def test_missing_rows_are_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="missing"):
         read_rows(tmp_path / "rows.jsonl")

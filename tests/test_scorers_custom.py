@@ -8,6 +8,7 @@ from scoring import complaint, graded, sample, suite_of
 
 from workbench.errors import SuiteError
 from workbench.scorers import grade
+from workbench.scorers.custom import module_source
 
 SOURCE = """\
 from __future__ import annotations
@@ -111,3 +112,17 @@ def test_the_text_counts_and_not_the_file() -> None:
     first = suite(source="def score(sample, output): return 0.25\n")
     second = suite(source="def score(sample, output): return 0.75\n")
     assert [graded(s, "x", "").score for s in (first, second, first)] == [0.25, 0.75, 0.25]
+
+
+def test_a_number_of_numpy_is_one_and_an_endless_one_is_not() -> None:
+    source = "import numpy\ndef score(sample, output):\n    return numpy.float32(0.5)\n"
+    assert grade(suite(source=source), sample("x"), "x").score == 0.5
+    endless = "def score(sample, output):\n    return 10 ** 5000\n"
+    with pytest.raises(SuiteError, match="gave inf"):
+        grade(suite(source=endless), sample("x"), "x")
+
+
+def test_the_source_of_a_module_counts() -> None:
+    (text,) = module_source(suite("workbench.digest:sha256_text")).values()
+    assert "def sha256_text" in text
+    assert module_source(suite()) == {}

@@ -9,6 +9,7 @@ the next run goes on where it stood.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from workbench.records import Evaluation, Manifest, SuiteResult
 from workbench.reuse import bring
 from workbench.servers import LOG, Endpoint
 from workbench.serving import served
+from workbench.store import write_atomic
 
 T = TypeVar("T")
 
@@ -167,6 +169,7 @@ def evaluate_variant(
 
             return servers.ask(use)
 
+        _of_these_weights(folder, made, servers.endpoint.serving.served_digest)
         first = events.progress
 
         def again(done: float, total: float, what: str) -> None:
@@ -209,6 +212,17 @@ def evaluate_variant(
             seconds=time.monotonic() - begun,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+
+def _of_these_weights(folder: Path, made: Manifest, served_digest: str) -> None:
+    """Throw away what an unfinished evaluation holds of other weights; the step's id knows none."""
+    mark, now = folder / "weights.json", {"weights": made.weights_digest, "served": served_digest}
+    text = json.dumps(now)
+    if mark.is_file() and mark.read_text("utf-8", "replace") == text:
+        return
+    for rows in folder.glob("*.jsonl"):
+        rows.unlink()
+    write_atomic(mark, text.encode())
 
 
 def conditions(context: Context, endpoint: Endpoint) -> dict[str, Any]:

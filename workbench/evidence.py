@@ -200,6 +200,7 @@ def _conditions(evaluation: Evaluation, result: SuiteResult) -> dict[str, Any]:
     # The engine and the dtype count whether or not whoever wrote `conditions` thought of them.
     serving = evaluation.serving
     return {
+        **result.conditions,
         "engine": serving.engine,
         "engine_version": serving.engine_version,
         "dtype": serving.dtype.value,
@@ -208,7 +209,6 @@ def _conditions(evaluation: Evaluation, result: SuiteResult) -> dict[str, Any]:
         "metric": result.metric,
         "higher_is_better": result.higher_is_better,
         "repeats": result.repeats,
-        **result.conditions,
     }
 
 

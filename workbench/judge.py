@@ -25,6 +25,8 @@ from workbench.scorers.judge import Judged, Messages, Verdict, combine, prompts,
 from workbench.spec import JudgeSpec
 
 _BUSY = ("http 429", "http 503")
+#: Of fewer answers nobody can say that a judge goes by their position.
+_FEW = 10
 _RETRIES = 5
 _LONGEST_WAIT = 8.0
 #: Room for a judge that argues before its word.
@@ -95,6 +97,10 @@ async def judge_rows(
                 return
         (first, version), (second, other) = said
         versions.update((version, other))
+        if first is None or second is None:
+            # Not a tie: two sides that were both not judged would look alike.
+            found.failed[item.key] = "judge: no verdict: it said neither A, B nor TIE"
+            return
         grade = combine(first, second)
         judge = sorted({version, other})
         found.grades[item.key] = Grade(grade.score, (), {**grade.details, "judge": judge})
@@ -105,8 +111,24 @@ async def judge_rows(
     ):
         for item in judged:
             group.create_task(one(client, item))
+    _refuse_a_coin(found)
     found.versions = tuple(sorted(versions))
     return found
+
+
+def _refuse_a_coin(found: Judgement) -> None:
+    """A judge that goes by the position has judged nothing: its halves would make all alike."""
+    swayed = [
+        key for key, grade in found.grades.items() if grade.details.get("consistent") is False
+    ]
+    if len(found.grades) < _FEW or len(swayed) <= len(found.grades) / 2:
+        return
+    share = f"{len(swayed)} of {len(found.grades)}"
+    for key in found.grades:
+        found.failed[key] = (
+            f"judge: undecided: {share} verdicts went with the position of the answer"
+        )
+    found.grades.clear()
 
 
 async def _ask(client: Client, messages: Messages, backoff: float) -> tuple[Verdict | None, str]:

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
@@ -204,9 +204,13 @@ def _read(path: Path, *, missing_ok: bool) -> list[bytes]:
     return lines[:-1] if not lines[-1] else lines
 
 
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of a row")
+
+
 def _parse(line: bytes) -> SampleRow:
     try:
-        value: Any = json.loads(line)
+        value: Any = json.loads(line, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("nested too deep") from None
     try:

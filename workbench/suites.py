@@ -29,6 +29,7 @@ from workbench.prompts import placeholders as placeholders
 from workbench.prompts import render_prompt as render_prompt
 from workbench.recipe import load_spec, read_yaml
 from workbench.scorers import check_scorer
+from workbench.scorers.custom import module_source
 from workbench.suite_files import SAMPLES_FILE as SAMPLES_FILE
 from workbench.suite_files import SPEC_FILE as SPEC_FILE
 from workbench.suite_files import lines, parse_sample, read_resource, resource_names
@@ -122,7 +123,8 @@ def load_suite(path: Path) -> Suite:
     problems = [*_located(path / SPEC_FILE, found), *problems]
     if problems:
         _refuse(path, problems)
-    return Suite(spec, tuple(samples), suite_digest(spec, samples, resources), path, resources)
+    digest = suite_digest(spec, samples, {**resources, **module_source(bare)})
+    return Suite(spec, tuple(samples), digest, path, resources)
 
 
 def suite_digest(

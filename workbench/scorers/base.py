@@ -86,7 +86,9 @@ def kind(value: Any) -> str:
     names = {str: "a text", bool: "true or false", int: "a number", float: "a number"}
     names |= {list: "a list", dict: "an object", type(None): "null"}
     found = names.get(type(value), type(value).__name__)
-    return f"an empty {found.split()[-1]}" if value in ([], {}) else found
+    return (
+        f"an empty {found.split()[-1]}" if isinstance(value, list | dict) and not value else found
+    )
 
 
 def _plain(text: str) -> str:

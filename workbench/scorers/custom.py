@@ -9,11 +9,14 @@ sample, and never a score. It runs in the workbench's own process, as the suite'
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import sys
 import traceback
 from collections.abc import Callable
 from functools import lru_cache
+from numbers import Real
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +40,23 @@ def python(suite: Suite, sample: Sample, output: str) -> Grade:
     function = load(suite)
     try:
         score = function(sample.model_dump(), output)
-    except (Exception, SystemExit) as bad:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as bad:  # SystemExit, CancelledError: of the user's function, not ours
         raise SuiteError(
-            f"scorer '{_named(suite)}' raised {type(bad).__name__}: {bad} (sample '{sample.id}')",
+            f"scorer '{_named(suite)}' raised {type(bad).__name__}: {_words(bad)} "
+            f"(sample '{sample.id}')",
             where=_line_that_raised(function, bad),
             fix="mend that line; 'workbench rescore' needs no model",
         ) from bad
-    if not isinstance(score, int | float) or not math.isfinite(score) or not 0 <= score <= 1:
-        said = score if isinstance(score, int | float) else kind(score)
+    if not 0 <= _number(score) <= 1:  # NaN is neither
+        said = f"{_number(score):g}" if isinstance(score, Real) else kind(score)
         raise SuiteError(
             f"scorer '{_named(suite)}' gave {said} for sample '{sample.id}'",
             where=_first_line(function),
             fix="return a number from 0 to 1",
         )
-    return Grade(float(score))
+    return Grade(_number(score))
 
 
 def load(suite: Suite) -> Function:
@@ -79,6 +85,28 @@ def load(suite: Suite) -> Function:
         )
     function: Function = found
     return function
+
+
+def module_source(suite: Suite) -> dict[str, str]:
+    """``module:NAME`` -> text of the module the scorer is in; empty where it is in a file.
+
+    For the suite's digest: two versions of a scorer must not be taken for one. What the module
+    imports in its turn is not in it.
+    """
+    if not isinstance(suite.spec.scorer, PythonScorer):
+        return {}
+    place = _named(suite).partition(":")[0]
+    if place.endswith(".py") or "/" in place:
+        return {}
+    try:
+        found = importlib.util.find_spec(place)
+    except (ImportError, ValueError, AttributeError):
+        return {}
+    origin = Path(found.origin) if found and found.origin else None
+    try:
+        return {f"module:{place}": origin.read_text("utf-8", "replace") if origin else ""}
+    except OSError:
+        return {}
 
 
 def check_function(suite: Suite) -> str | None:
@@ -138,6 +166,20 @@ def _module(place: str, suite: Suite) -> object:
             where=str(suite.path),
             fix="install it beside the workbench, or put the function into a file of the suite",
         ) from bad
+
+
+def _number(score: Any) -> float:
+    try:
+        return float(score) if isinstance(score, Real) else math.nan  # NumPy's are Real too
+    except OverflowError:
+        return math.inf
+
+
+def _words(bad: BaseException) -> str:
+    try:
+        return str(bad)
+    except Exception:
+        return "(its message cannot be read)"
 
 
 def _line_that_raised(function: Function, bad: BaseException) -> str:
