@@ -289,7 +289,8 @@ def test_a_stream_is_token_by_token(endpoint: Endpoint, tokenizer: Tokenizer) ->
     streamed = ask(endpoint, [prompt], max_tokens=16, ignore_eos=True, stream=True)[0]
     assert streamed.text == whole.text
     assert len(streamed.token_times) == streamed.output_tokens == 16
-    assert len(set(streamed.token_times)) == 16
+    # On a busy machine two tokens may be read at once; all at once would be no stream.
+    assert len(set(streamed.token_times)) > 4
     assert list(streamed.token_times) == sorted(streamed.token_times)
     assert streamed.ttft is not None and streamed.ttft < streamed.seconds
 

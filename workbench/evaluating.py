@@ -143,6 +143,7 @@ def evaluate_variant(
                     variant,
                     context.suites[name],
                     rows,
+                    step=step,
                     made=made,
                     serving=endpoint.serving,
                     conditions=given,

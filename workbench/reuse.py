@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
+from workbench.plan import StepSpec
 from workbench.records import Evaluation, Manifest, Serving
 from workbench.rows import read_rows, rows_digest
 from workbench.store import Run, read_record
@@ -26,6 +27,7 @@ def bring(
     suite: Suite,
     rows: Path,
     *,
+    step: StepSpec,
     made: Manifest,
     serving: Serving,
     conditions: Mapping[str, Any],
@@ -37,6 +39,7 @@ def bring(
         variant: its name.
         suite: as it is now.
         rows: the file to be; one that is there is left alone.
+        step: the evaluate step that is going to keep them.
         made: of the variant.
         serving: the server that would be asked.
         conditions: of that server, as `workbench.evaluating.conditions` gives them.
@@ -51,8 +54,11 @@ def bring(
         before = read_record(published, Evaluation)
     except StoreError:
         return False  # of another version, or damaged: then all is asked
+    # How a variant was made and is served: the bytes of its weights alone do not say it.
+    asked = run.results.spec_of(published) or {}
     same = (
-        before.inputs.get("weights") == made.weights_digest
+        all(asked.get(key) == step.spec[key] for key in ("served", "tokenizer", "template"))
+        and before.inputs.get("weights") == made.weights_digest
         and before.inputs.get("served") == serving.served_digest
         and before.serving.lane.name == serving.lane.name
     )
