@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 import yaml
 from projects import edit_recipe
 from test_evaluate import TOOL
+
+from workbench.evaluating import of_these_weights
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -106,3 +109,19 @@ def test_a_judge_suite_without_a_judge_is_refused_before_it_is_asked(
     assert "the recipe names none" in done.stderr and "evaluate.judge" in done.stderr
     assert workbench("run", "recipe.yaml").returncode == 2
     assert not list((tooled / "results").glob("artifacts/evaluate-*"))
+
+
+def test_an_unfinished_evaluation_keeps_no_rows_of_other_weights(tmp_path: Path) -> None:
+    made = builders.simple([1.0], [1.0]).variants[0].manifest
+    assert made is not None
+    rows = tmp_path / "s.jsonl"
+
+    def begin(weights: str) -> bool:
+        of_these_weights(tmp_path, made.model_copy(update={"weights_digest": weights}), weights)
+        return rows.exists()
+
+    rows.write_text("{}\n")
+    assert not begin("one"), "nobody knows of which weights they are"
+    rows.write_text("{}\n")
+    assert begin("one")
+    assert not begin("other")

@@ -291,3 +291,20 @@ def test_tools_that_the_chat_template_does_not_show(
     done = workbench("validate", "recipe.yaml")
     assert done.returncode == 0, done.stderr
     assert "shows no tools" not in done.stdout
+
+
+def test_a_template_that_renders_nothing_is_known_before_the_run(
+    workbench: Call, project: Path, copied: Path
+) -> None:
+    (copied / "chat_template.jinja").write_text("")
+    edit_recipe(project, lambda r: r["calibration"].update(chat_template=False))
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 2 and "is empty once the chat template is applied" in done.stderr
+
+
+def test_samples_longer_than_the_context_are_counted_and_named(
+    workbench: Call, project: Path
+) -> None:
+    edit_recipe(project, lambda r: r["serve"].update(max_model_len=72))
+    done = workbench("validate", "recipe.yaml")
+    assert "are longer than the context of 72 tokens" in done.stdout + done.stderr

@@ -170,7 +170,7 @@ def evaluate_variant(
 
             return servers.ask(use)
 
-        _of_these_weights(folder, made, servers.endpoint.serving.served_digest)
+        of_these_weights(folder, made, servers.endpoint.serving.served_digest)
         first = events.progress
 
         def again(done: float, total: float, what: str) -> None:
@@ -215,7 +215,7 @@ def evaluate_variant(
         )
 
 
-def _of_these_weights(folder: Path, made: Manifest, served_digest: str) -> None:
+def of_these_weights(folder: Path, made: Manifest, served_digest: str) -> None:
     """Throw away what an unfinished evaluation holds of other weights; the step's id knows none."""
     mark, now = folder / "weights.json", {"weights": made.weights_digest, "served": served_digest}
     text = json.dumps(now)

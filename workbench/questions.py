@@ -100,7 +100,7 @@ def prepare_all(
 
     Raises:
         RecipeError: there is no chat template where the suite wants one, it refuses the messages,
-            or a prompt begins with more than one begin-of-sequence token.
+            it renders nothing, or a prompt begins with more than one begin-of-sequence token.
     """
     spec, found = suite.spec, []
     for sample in samples:
@@ -112,6 +112,13 @@ def prepare_all(
                 where=f"suite '{spec.name}'",
                 fix="the chat template or the tokenizer writes one already: take it out of the "
                 "suite's text; if it is not there, the template itself writes it twice",
+            )
+        if not first.prompt_ids:
+            raise RecipeError(
+                f"the prompt of sample '{sample.id}' is empty once the chat template is applied",
+                where=f"suite '{spec.name}'",
+                fix="the checkpoint's chat template renders nothing of these messages: correct it, "
+                "or say 'chat_template: false'",
             )
         for repeat in range(spec.repeats):
             seed = spec.sampling.seed + repeat

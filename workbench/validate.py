@@ -23,6 +23,7 @@ from workbench.plan import serving_dtype, variant_lane
 from workbench.prompts import shows_tools
 from workbench.quantconfig import named
 from workbench.quantizers import notes, quantizer
+from workbench.questions import prepare_all
 from workbench.reach import RIGHT_OR_WRONG, out_of_reach
 from workbench.recipe import load_lock, located, spot
 from workbench.servers.vllm import check_args
@@ -56,6 +57,7 @@ def validate(context: Context) -> list[Finding]:
             *_lm_eval(context),
             *_divergence(context),
             *_policy(context),
+            *_prompts(context),
             *_tools(context),
             *_memory(context),
             *_disk(context),
@@ -296,6 +298,25 @@ def _unchecked(context: Context) -> list[Finding]:
     unchecked = sorted({*context.suites, *_tasks(context)} - shown)
     if unchecked:
         findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
+    return findings
+
+
+def _prompts(context: Context) -> list[Finding]:
+    """Every prompt as it will be sent: what a template refuses shows now, not after hours."""
+    recipe, findings = context.loaded.recipe, []
+    for name, suite in context.suites.items():
+        samples = suite.samples[: recipe.evaluate.limit]
+        questions = prepare_all(suite, samples, context.tokenizer, recipe.serve.max_model_len, "")
+        long = [q.sample.id for q in questions if q.too_long and not q.repeat]
+        if long:
+            findings.append(
+                Finding(
+                    "warn",
+                    f"suite '{name}': {len(long)} of {len(samples)} samples, '{long[0]}' first, "
+                    f"are longer than the context of {recipe.serve.max_model_len} tokens with "
+                    "their answer: they cannot be asked, so the suite can only be MISSING",
+                )
+            )
     return findings
 
 
