@@ -108,25 +108,17 @@ def read_verdict(said: str) -> Verdict | None:
     return None
 
 
-def combine(target_first: Verdict | None, answer_first: Verdict | None) -> Grade:
-    """The grade two verdicts make.
+def combine(target_first: Verdict, answer_first: Verdict) -> Grade:
+    """The grade two verdicts make: what both positions agree on, otherwise a half.
 
     Args:
         target_first: where the target was A and the answer B.
         answer_first: where the answer was A and the target B.
     """
-    of_answer = (
-        {"B": 1.0, "A": 0.0, "TIE": 0.5, None: None}[target_first],
-        {"A": 1.0, "B": 0.0, "TIE": 0.5, None: None}[answer_first],
-    )
-    agreed = of_answer[0] is not None and of_answer[0] == of_answer[1]
-    score = of_answer[0] if agreed and of_answer[0] is not None else 0.5
-    details = {
-        "verdicts": [target_first, answer_first],
-        "consistent": agreed,
-        "unread": sum(value is None for value in of_answer),
-    }
-    return Grade(score, (), details)
+    one = {"B": 1.0, "A": 0.0, "TIE": 0.5}[target_first]
+    other = {"A": 1.0, "B": 0.0, "TIE": 0.5}[answer_first]
+    details = {"verdicts": [target_first, answer_first], "consistent": one == other}
+    return Grade(one if one == other else 0.5, (), details)
 
 
 def target_text(target: str | Sequence[str]) -> str:
