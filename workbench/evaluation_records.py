@@ -24,6 +24,11 @@ Flag = Literal[
     "refused",  # where an answer was due
 ]
 
+#: How the error of a row begins whose answer is there and only the judge's word is not.
+NOT_JUDGED = "not judged: "
+#: The same where the user's own scorer failed at it.
+NOT_SCORED = "not scored: "
+
 
 class SampleRow(Record):
     """One sample asked once. A line of `eval/<suite>.jsonl`.
