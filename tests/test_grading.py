@@ -64,6 +64,7 @@ def test_a_scorer_that_fails_keeps_the_answer_and_is_named(tmp_path: Path) -> No
         rows = read_rows(path)
         assert [r.output for r in rows] == ["r0", "r1", "r2", "r3"]
         assert [r.score for r in rows] == [1.0, 1.0, None, 1.0] and first.failed == 1
+        assert first.score is None, "the mean over the others is no score of the suite"
         said = rows[2].error or ""
         assert said.startswith("not scored: scorer 'own.py:score' raised KeyError: 'x'")
         assert "(sample 's2')" in said and "own.py:2" in said

@@ -28,7 +28,7 @@ from workbench.prompts import shows_tools
 from workbench.questions import Question, bos_found, fake_answers, prepare_all, sampling
 from workbench.ranking import RANKINGS
 from workbench.records import SampleRow, SuiteResult
-from workbench.rows import keep_rows, read_rows, rows_digest, write_rows
+from workbench.rows import keep_rows, read_rows, reopened, rows_digest, write_rows
 from workbench.spec import JudgeSpec
 from workbench.suites import Suite
 from workbench.tool_routes import TOOL_ROUTES
@@ -139,9 +139,14 @@ def summarize(
     rows_file: str,
     lane: str = "",
 ) -> SuiteResult:
-    """Sum rows up. The score is the mean over the rows that have one; failures are counted."""
+    """Sum rows up. The score is the mean over the rows that have one; failures are counted.
+
+    Where an answer is there and only its grade is not, there is no score: a scorer that fails does
+    so at answers of a kind, and the mean over the others would be of another suite.
+    """
     spec = suite.spec
-    scores = [row.score for row in rows if row.score is not None]
+    ungraded = any(reopened(row) is not row for row in rows)
+    scores = [row.score for row in rows if row.score is not None and not ungraded]
     reasons = Counter(row.finish_reason for row in rows if row.finish_reason)
     flagged = Counter(flag for row in rows for flag in row.flags)
     return SuiteResult(

@@ -50,7 +50,7 @@ class SampleRow(Record):
     template_digest: str | None = Field(None, description="None: no chat template was applied")
     tokenizer_digest: str = ""
     output: str
-    score: float | None = Field(description="0..1; None where the request failed")
+    score: float | None = Field(description="0..1; None where request or scorer failed")
     flags: tuple[Flag, ...] = Field((), description="what is the matter with it beside being wrong")
     grade: dict[str, Any] = Field({}, description="how the score came about, by the scorer")
     cluster: str | None = Field(None, description="samples of one cluster are not independent")

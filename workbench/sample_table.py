@@ -68,7 +68,7 @@ def samples(run: str | Path | Context = "") -> pd.DataFrame:
     suite, kind           the suite and the business case it stands for
     sample_id, repeat     the sample, and which time it was asked; 0 is the first
     pass                  ``first``, or ``second`` where a reference was asked again (A/A)
-    score                 0 to 1 as the scorer gave it; missing where the request failed
+    score                 0 to 1 as the scorer gave it; missing where request or scorer failed
     baseline_score        the reference's score of the same sample and repeat; of the second pass,
                           the first one's; missing on a reference's first pass and where `unpaired`
     delta                 score minus baseline_score, -1 to 1
