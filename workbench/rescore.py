@@ -36,7 +36,7 @@ from workbench.integrity import flaw
 from workbench.plan import StepSpec
 from workbench.questions import prepare
 from workbench.records import Evaluation, Gate, Manifest, SampleRow, SuiteResult
-from workbench.rows import read_rows, reopened, staged, write_rows
+from workbench.rows import read_rows, reopened, staged, take_place, write_rows
 from workbench.store import RECORD, SPEC, locked, read_record, write_atomic, write_record
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite
@@ -358,7 +358,7 @@ def _keep(context: Context, graded: _Graded) -> None:
             write_rows(staged(folder / name), rows)
         write_record(folder / RECORD, graded.new)
         for name in graded.rows:
-            staged(folder / name).replace(folder / name)
+            take_place(folder / name)
 
 
 def _copy_others(source: Path, folder: Path, without: set[str]) -> None:

@@ -55,7 +55,7 @@ def altered(folder: Path, record: Evaluation) -> dict[str, str]:
         path = folder / result.rows_file
         digest = _digest_at(path)
         if digest != result.rows_digest == _digest_at(staged(path)):
-            staged(path).replace(path)
+            take_place(path)
         elif digest is None:
             found[path.name] = f"its rows {path.name} are lost or damaged"
         elif digest != result.rows_digest:
@@ -66,6 +66,12 @@ def altered(folder: Path, record: Evaluation) -> dict[str, str]:
 def staged(path: Path) -> Path:
     """Where rows wait until the record that means them is written."""
     return path.with_name(f".{path.name}.staged")
+
+
+def take_place(path: Path) -> None:
+    """Put the staged rows there; another process may have seen the record and done it already."""
+    with contextlib.suppress(FileNotFoundError):
+        staged(path).replace(path)
 
 
 def _digest_at(path: Path) -> str | None:
