@@ -634,6 +634,12 @@ def test_answers_a_scorer_failed_at_wait_for_a_rescore(project: Path) -> None:
 
 def test_only_a_suite_whose_rows_were_altered_is_asked_again(project: Path) -> None:
     run = project / "results" / "smoke"
+    rows = read_rows(run / "variants/bad/eval/sentiment.jsonl")
+    wrong_target = next(r for r in rows if r.score == 0)
+    edit_sample(project, "sentiment", wrong_target.id, target=wrong_target.output)
+    rescore(opened(project))
+    rescored_then = published(project, "bad").rescored
+    assert rescored_then
     folder = project / "results/artifacts" / f"evaluate-{published(project, 'bad').id[:16]}"
     wrong = folder / "short_question.jsonl"
     asked = wrong.read_bytes()
@@ -649,6 +655,7 @@ def test_only_a_suite_whose_rows_were_altered_is_asked_again(project: Path) -> N
     assert what in " ".join(done.stdout.split())
     assert {p: p.read_bytes() for p in others} == others, "asked again, it would have other times"
     assert wrong.read_bytes() != asked
+    assert published(project, "bad").rescored == rescored_then, "kept with the rows it speaks of"
     now = [(r.id, r.output, r.score) for r in read_rows(wrong)]
     wrong.write_bytes(asked)
     assert now == [(r.id, r.output, r.score) for r in read_rows(wrong)]

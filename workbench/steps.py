@@ -110,7 +110,7 @@ def _once(
     need the same work do it once: the second one waits.
     """
     results = context.run.results
-    record = results.complete(step.kind, step.id, cls)
+    record = before = results.complete(step.kind, step.id, cls)
     if record is not None:
         other = of is not None and getattr(record, "inputs", {}).get("weights") != of.weights_digest
         why = flaw(results, step.kind, step.id, record)
@@ -120,7 +120,7 @@ def _once(
             record = None
         elif why or other:
             results.clear(step.kind, step.id)
-            record = None
+            record = before = None
     if record is None:
         folder = results.artifact(step.kind, step.id)
         progress = context.events.of(step.name).progress
@@ -131,6 +131,10 @@ def _once(
                     folder / SPEC, json.dumps(step.spec, indent=1, sort_keys=True).encode()
                 )
                 record = make(folder)
+                if isinstance(record, Evaluation) and isinstance(before, Evaluation):
+                    # The rows that were kept have the scores they were given later.
+                    made = record.model_copy(update={"rescored": before.rescored})
+                    record = cast("R", made)
                 write_record(folder / RECORD, record)
     return _publish(context, step, record)
 
