@@ -13,7 +13,7 @@ from projects import edit_recipe
 
 from workbench.context import new_run
 from workbench.errors import RecipeError
-from workbench.lmeval_tasks import folder_digest, is_offline, leaves, local_tasks
+from workbench.lmeval_tasks import folder_digest, is_offline, leaves, local_tasks, most_documents
 from workbench.recipe import load_recipe
 
 TASKS = Path(__file__).parent / "data" / "lmeval_tasks"
@@ -135,3 +135,13 @@ def test_what_the_tasks_are_is_part_of_the_evaluation_and_where_they_lie_is_not(
     (project / "moved" / "messages_shots.jsonl").write_text("{}\n")
     changed = {name for name, id_ in ids().items() if id_ != before[name]}
     assert changed == {name for name in before if name.startswith("evaluate:")}
+
+
+def test_how_many_documents_a_limit_lets_be_asked(project: Path) -> None:
+    limited = [{"task": name, "limit": 7} for name in ("wb_mood", "wb_both_moods", "mmlu")]
+    recipe = with_tasks(project, *limited, {"task": "wb_capital"})
+    assert most_documents(load_recipe(recipe)) == {"wb_mood": 7, "wb_both_moods": 14}
+    edit_recipe(project, lambda r: r["evaluate"].update(lm_eval={"tasks": limited}))
+    assert most_documents(load_recipe(recipe)) == {}
+    edit_recipe(project, lambda r: r["evaluate"].pop("lm_eval"))
+    assert most_documents(load_recipe(recipe)) == {}

@@ -97,7 +97,7 @@ class _State:
             return f"{row.name}: done in {row.elapsed(now)}"
         if kind == "restart":
             return f"{row.name}: the server died and is started again ({event['what']})"
-        if kind == "left out":
+        if kind in ("left out", "not scored", "reopened"):
             return f"{row.name}: {event['what']}"
         if kind in ("error", "interrupted"):
             row.state, row.ended, row.note = "failed", now, event.get("what", kind)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench import errors, steps
+from workbench import errors, rescore, steps
 from workbench.base import BASELINE_GGUF
 from workbench.collect import collect
 from workbench.collect import decided as decided_now
@@ -78,6 +78,7 @@ def run(
     begun = time.monotonic()
     folder = context.run
     with folder.lock():
+        rescore.finish(context)
         plan = context.plan()
         wanted = {s.name for s in plan.steps if not only or s.name in _named(plan, only)}
         again = [s for s in plan.steps if any(s.name in _named(plan, name) for name in force)]

@@ -26,7 +26,7 @@ from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.divergence_step import publish as publish_divergence
 from workbench.errors import StoreError, WorkbenchError
-from workbench.evaluating import evaluate_variant
+from workbench.evaluating import evaluate_variant, throw_away
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
 from workbench.profile import run_profile
@@ -106,15 +106,21 @@ def _once(
     """The step's record: the one that is there, or what `make` leaves in the artifact folder.
 
     A record whose files were altered, or that was measured on other weights than those `of` a
-    manifest, is thrown away. Two runs that need the same work do it once: the second one waits.
+    manifest, is thrown away; of an evaluation only what was altered goes with it. Two runs that
+    need the same work do it once: the second one waits.
     """
     results = context.run.results
-    record = results.complete(step.kind, step.id, cls)
+    record = before = results.complete(step.kind, step.id, cls)
     if record is not None:
         other = of is not None and getattr(record, "inputs", {}).get("weights") != of.weights_digest
-        if other or flaw(results, step.kind, step.id, record):
-            results.clear(step.kind, step.id)
+        why = flaw(results, step.kind, step.id, record)
+        if why and isinstance(record, Evaluation) and not other:
+            context.events.of(step.name).emit("reopened", what=f"{why}; the rest of it is kept")
+            throw_away(results.artifact(step.kind, step.id), record)
             record = None
+        elif why or other:
+            results.clear(step.kind, step.id)
+            record = before = None
     if record is None:
         folder = results.artifact(step.kind, step.id)
         progress = context.events.of(step.name).progress
@@ -125,6 +131,10 @@ def _once(
                     folder / SPEC, json.dumps(step.spec, indent=1, sort_keys=True).encode()
                 )
                 record = make(folder)
+                if isinstance(record, Evaluation) and isinstance(before, Evaluation):
+                    # The rows that were kept have the scores they were given later.
+                    made = record.model_copy(update={"rescored": before.rescored})
+                    record = cast("R", made)
                 write_record(folder / RECORD, record)
     return _publish(context, step, record)
 

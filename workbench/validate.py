@@ -18,6 +18,7 @@ from workbench.contamination import compare, described, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.lmeval import check as check_lm_eval
+from workbench.lmeval_tasks import most_documents
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.prompts import shows_tools
@@ -262,7 +263,10 @@ def _policy(context: Context) -> list[Finding]:
         if suite.spec.repeats > 1 or suite.spec.scorer.name not in RIGHT_OR_WRONG
     }
     findings += [
-        Finding("warn", text) for text in out_of_reach(context.loaded, context.facts, graded)
+        Finding("warn", text)
+        for text in out_of_reach(
+            context.loaded, context.facts, graded, most_documents(context.loaded)
+        )
     ]
     findings += _unchecked(context)
     text = (
