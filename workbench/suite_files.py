@@ -66,7 +66,7 @@ def parse_object(line: str) -> dict[str, Any]:
     except json.JSONDecodeError as bad:
         raise ValueError(f"not JSON: {bad.msg} at column {bad.colno}") from None
     except RecursionError:
-        raise ValueError(f"not usable: nested more than {MOST_DEPTH} levels deep") from None
+        raise ValueError(f"not usable: nested too deep, more than {MOST_DEPTH} levels") from None
     except ValueError as bad:
         if "integer string conversion" in str(bad):
             raise ValueError("not usable: a number of more than 4,300 digits") from None
@@ -74,7 +74,7 @@ def parse_object(line: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("the line is not a JSON object")
     if _is_deep(value):
-        raise ValueError(f"not usable: nested more than {MOST_DEPTH} levels deep")
+        raise ValueError(f"not usable: nested too deep, more than {MOST_DEPTH} levels")
     try:
         canonical_json(value).decode("utf-8")
     except UnicodeDecodeError:

@@ -67,12 +67,12 @@ def _inside(top: yaml.Node, name: str, seen: set[int]) -> Iterator[Word]:
         elif isinstance(node, yaml.MappingNode):
             kinds = _kinds(node)
             for key, value in node.value:
+                told = bool(kinds) and key.value != "enum"
                 if key.tag not in _KEYS:
                     taken = _KINDS.get(key.tag.removeprefix(_TAG), "no text")
                     what = f"key '{key.value}' in '{path}' is read as {taken}, and a key is a text"
                     yield Word(key.start_mark.line + 1, what, f'{FIX}: "{key.value}":')
-                told = bool(kinds) and key.value != "enum"
-                if key.value in _COMPARED and "boolean" not in kinds:
+                elif key.value in _COMPARED and "boolean" not in kinds:
                     yield from _of_values(value, f"{path}.{key.value}", told)
                 waiting.append((value, f"{path}.{key.value}"))
 

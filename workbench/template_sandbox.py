@@ -20,8 +20,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 #: Characters a template may write, and items of what it may make at one stroke.
 MOST_CHARACTERS = 2**24
 #: Characters, items and passes a template may go through; a pass or a call counts as `_STEP`.
-MOST_WORK = 2**28
+MOST_WORK = 2**27
 _STEP = 256
+#: What each value counts that stands in another one.
+_ITEM = 64
 #: Bits of a whole number.
 _MOST_BITS = 4096
 #: Methods and filters whose result is as long as both of their operands multiplied.
@@ -69,7 +71,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             waiting: list[Any] = [value]
             while waiting:
                 found = waiting.pop()
-                self.spend(_size(found) + 1)
+                self.spend(_size(found) + _ITEM)
                 if isinstance(found, dict):
                     waiting += [*found, *found.values()]
                 elif isinstance(found, list | tuple):

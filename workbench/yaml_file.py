@@ -46,7 +46,7 @@ class BoundedLoader(yaml.SafeLoader):
         is_alias = isinstance(event, yaml.AliasEvent)
         self._depth += 1
         if self._depth > MOST_DEPTH:
-            self._refuse(f"nested more than {MOST_DEPTH} levels deep", "nest less deep", event)
+            self._refuse(f"nested too deep, more than {MOST_DEPTH} levels", "nest less deep", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._weights:
