@@ -14,20 +14,21 @@ from functools import wraps
 from typing import Any
 
 from jinja2 import TemplateError, nodes
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 #: Characters a template may write, and items of what it may make at one stroke.
 MOST_CHARACTERS = 2**24
 #: Characters, items and passes a template may go through; a pass or a call counts as `_STEP`.
 MOST_WORK = 2**27
-_STEP = 256
+_STEP = 512
 #: What each value counts that stands in another one.
 _ITEM = 64
 #: Bits of a whole number.
 _MOST_BITS = 4096
 #: Methods and filters whose result is as long as both of their operands multiplied.
 _MULTIPLY = ("replace", "join", "expandtabs", "indent", "tojson", "wordwrap", "urlize")
+_SIZED = (str, bytes, list, tuple, dict, range)
 #: A width in a format, such as `{:1000000000}`.
 _WIDE = re.compile(r"\d{6}")
 
@@ -110,6 +111,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(getattr(called, "__wrapped__", called), "__self__", None)
         name = str(getattr(called, "__name__", ""))
         given = args
+        if isinstance(called, LoopContext):  # a recursive loop, going on with these
+            args = tuple(self.passes(values) for values in args)
         if isinstance(owner, str):
             _refuse_numbers((*args, *options.values()))
             given = (owner, *args)
@@ -187,7 +190,7 @@ def _through(method: str, value: nodes.Node) -> Any:
 
 def _size(value: Any) -> int:
     """Characters or items of a value, not of what is in it."""
-    return len(value) if isinstance(value, str | bytes | list | tuple | dict | range) else 0
+    return len(value) if isinstance(value, _SIZED) else 0
 
 
 def _refuse_large(size: int) -> None:
