@@ -135,3 +135,12 @@ def test_what_the_tasks_are_is_part_of_the_evaluation_and_where_they_lie_is_not(
     (project / "moved" / "messages_shots.jsonl").write_text("{}\n")
     changed = {name for name, id_ in ids().items() if id_ != before[name]}
     assert changed == {name for name in before if name.startswith("evaluate:")}
+
+
+def test_a_task_that_is_a_bomb_of_aliases_is_refused(tmp_path: Path) -> None:
+    bomb = "x0: &x0 [a]\n" + "".join(
+        f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 14)
+    )
+    (tmp_path / "t.yaml").write_text("task: t\n" + bomb)
+    with pytest.raises(RecipeError, match="more than 100,000 values"):
+        local_tasks(tmp_path)

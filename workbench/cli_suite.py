@@ -157,4 +157,4 @@ def _line(text: str) -> str:
     """One line as a terminal may show it, at most 2,000 characters of it."""
     from workbench.words import plain, shortened
 
-    return plain(shortened(text, 2000)).replace("\n", "\\n")
+    return shortened(plain(text).replace("\n", "\\n"), 2000)

@@ -47,7 +47,7 @@ class WorkbenchError(Exception):
     def __str__(self) -> str:
         # Parts quote files somebody else wrote: nothing in them moves a cursor or has no end.
         what, where, fix = (
-            plain(shortened(p, MOST_SAID)) for p in (self.what, self.where, self.fix)
+            shortened(plain(p), MOST_SAID) for p in (self.what, self.where, self.fix)
         )
         lines = [what]
         if where:
