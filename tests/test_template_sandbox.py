@@ -7,7 +7,7 @@ import pytest
 from jinja2 import TemplateError
 
 from workbench.errors import RecipeError
-from workbench.template_sandbox import BoundedEnvironment, TooMuchWork
+from workbench.template_sandbox import MOST_WORK, BoundedEnvironment, TooMuchWork
 from workbench.tokenizer import Tokenizer, _compile, _written
 
 MESSAGES = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
@@ -112,7 +112,9 @@ def test_a_long_conversation_is_no_endless_one() -> None:
 
 
 def test_nothing_is_made_while_a_template_is_compiled() -> None:
-    assert BoundedEnvironment().from_string("{{ 'x' * 10**9 }}") is not None
+    environment = BoundedEnvironment()
+    environment.from_string("{{ 'x' * 10**9 }}{{ 'x' | center(9999) }}")
+    assert environment._left == MOST_WORK
 
 
 def test_the_checkpoint_is_named(tiny: Path) -> None:
