@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, nodes, pass_context
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -43,8 +43,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self, **options: Any) -> None:
-        # Unoptimized: what is constant would be made while the template is compiled.
-        super().__init__(optimized=False, finalize=self.weighed, **options)
+        super().__init__(optimized=False, finalize=_weighed_output, **options)
         self._left = MOST_WORK
         self.filters = _Counting(self, self.filters)
         self.tests = _Counting(self, self.tests)
@@ -180,6 +179,14 @@ class _Counting(dict[str, Any]):
             return self._environment.counted(name, call, given, options, *args, **options)
 
         super().__setitem__(name, counted)
+
+
+@pass_context
+def _weighed_output(context: Context, value: Any) -> Any:
+    """What is written out. With a context, and unoptimized, nothing is made while compiling."""
+    environment = context.environment
+    assert isinstance(environment, BoundedEnvironment)
+    return environment.weighed(value)
 
 
 def _through(method: str, value: nodes.Node) -> Any:
