@@ -145,3 +145,12 @@ def test_how_many_documents_a_limit_lets_be_asked(project: Path) -> None:
     assert most_documents(load_recipe(recipe)) == {}
     edit_recipe(project, lambda r: r["evaluate"].pop("lm_eval"))
     assert most_documents(load_recipe(recipe)) == {}
+
+
+def test_a_task_that_is_a_bomb_of_aliases_is_refused(tmp_path: Path) -> None:
+    bomb = "x0: &x0 [a]\n" + "".join(
+        f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 14)
+    )
+    (tmp_path / "t.yaml").write_text("task: t\n" + bomb)
+    with pytest.raises(RecipeError, match="more than 100,000 values"):
+        local_tasks(tmp_path)

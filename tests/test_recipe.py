@@ -317,3 +317,34 @@ def test_a_recipe_outside_a_project_is_told_so_before_its_own_mistakes(tmp_path:
     # One that is not there at all is told that.
     with pytest.raises(RecipeError, match="no file"):
         load_recipe(tmp_path / "recipes.yaml")
+
+
+BOMB = "x: &x0 [a]\n" + "".join(
+    f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 14)
+)
+
+
+def test_a_recipe_that_is_a_bomb_of_aliases_is_refused(project: Path) -> None:
+    recipe = project / "recipe.yaml"
+    for text in (
+        RECIPE + BOMB,
+        BOMB + RECIPE,
+        RECIPE.replace("policy.yaml", "policy.yaml\n" + BOMB),
+    ):
+        recipe.write_text(text)
+        with pytest.raises(RecipeError, match="more than 100,000 values") as error:
+            load_recipe(recipe)
+        assert error.value.where.startswith(f"{recipe}:") and "alias" in error.value.fix
+    recipe.write_text(RECIPE)
+    (project / "policy.yaml").write_text(POLICY + BOMB)
+    with pytest.raises(RecipeError, match="more than 100,000 values") as error:
+        load_recipe(recipe)
+    assert str(project / "policy.yaml") in error.value.where
+
+
+def test_many_problems_are_counted_and_not_all_listed(project: Path) -> None:
+    recipe = project / "recipe.yaml"
+    recipe.write_text(RECIPE + "".join(f"k{i}: {'v' * 300}\n" for i in range(2000)))
+    with pytest.raises(RecipeError, match="2000 problems") as error:
+        load_recipe(recipe)
+    assert "and 1980 more" in error.value.what and len(error.value.what) < 20_000

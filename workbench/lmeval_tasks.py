@@ -16,6 +16,7 @@ import yaml
 
 from workbench.digest import content_id, sha256_file
 from workbench.errors import RecipeError
+from workbench.yaml_file import BoundedLoader
 
 if TYPE_CHECKING:
     from workbench.recipe import Loaded
@@ -178,8 +179,8 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, taking lm-eval's own tags (`!function`) for texts."""
+class _Loader(BoundedLoader):
+    """The bounded loader, taking lm-eval's own tags (`!function`) for texts."""
 
 
 _Loader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {node.value}")
