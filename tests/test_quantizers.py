@@ -125,6 +125,14 @@ def test_quantized_source_is_refused(spec: Any) -> None:
     assert "base_model" in error.value.fix
 
 
+@pytest.mark.parametrize("dtype", ["I16", "F64"])
+@pytest.mark.parametrize("cls", [Fp8Spec, Int8Spec, Nf4Spec])
+def test_weights_in_a_dtype_of_no_model(cls: Any, dtype: str) -> None:
+    variant = cls(name="q")
+    with pytest.raises(RecipeError, match=f"most of the checkpoint's weights are {dtype}"):
+        quantizer(variant.method).check(variant, SMOL.model_copy(update={"dtype": dtype}), CPU)
+
+
 @pytest.mark.parametrize("cls", [Fp8Spec, GptqSpec, AwqSpec, Int8Spec, Nf4Spec])
 def test_tied_head_must_be_ignored(cls: Any) -> None:
     size = {"group_size": 64} if "group_size" in cls.model_fields else {}

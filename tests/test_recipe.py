@@ -294,6 +294,7 @@ def test_damaged_lock(tmp_path: Path, content: str) -> None:
         ("method: fp8", r'method: fp8, ignore: ["a\0"]', "a NUL character"),
         ("method: fp8", r"method: fp8, ignore: ['re:(']", "'re:(' is no regular expression"),
         ("method: fp8", r"method: fp8, ignore: ['re:']", "'re:' and a pattern"),
+        ("method: fp8", "method: fp8, ignore: [lm_head, Linear]", "'Linear' is a class of layers"),
         ("method: fp8", r"method: fp8, ignore: ['']", "'re:' and a pattern"),
         ("samples: 4", "samples: 4, seed: -1", "calibration.seed"),
         ("samples: 4", "samples: 4, seed: 1" + "0" * 400, "calibration.seed"),
@@ -317,3 +318,17 @@ def test_a_recipe_outside_a_project_is_told_so_before_its_own_mistakes(tmp_path:
     # One that is not there at all is told that.
     with pytest.raises(RecipeError, match="no file"):
         load_recipe(tmp_path / "recipes.yaml")
+
+
+def test_a_bomb_of_aliases_is_no_long_message(tmp_path: Path) -> None:
+    lines = ["x0: &x0 [s, s, s, s, s, s, s, s, s]"]
+    for n in range(1, 12):
+        lines.append(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]")
+    lines += ["schema: workbench.recipe/1", "name: *x11", "model: {path: *x11}"]
+    (tmp_path / "eval_suites").mkdir()
+    (tmp_path / "calib_data").mkdir()
+    path = tmp_path / "recipe.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path)
+    assert "'name'" in error.value.what and len(error.value.what) < 20_000

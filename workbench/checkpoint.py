@@ -22,6 +22,7 @@ from workbench.model_card import licence
 from workbench.records import Checkpoint
 from workbench.safetensors_header import DTYPE_BITS, Tensor, read_header
 from workbench.store import write_atomic
+from workbench.weight_files import check_weight_files
 
 INDEX = "model.safetensors.index.json"
 
@@ -66,6 +67,8 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
             fix="check 'model: path' in the recipe (for the demo checkpoint: workbench demo)",
         )
     config = read_config(path)
+    index = path / INDEX
+    check_weight_files(path, index, _weight_map(index) if index.is_file() else None)
     tensors = read_tensors(path)
     if not (path / "tokenizer.json").is_file():
         raise CheckpointError(
@@ -81,7 +84,7 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.bytes
-    quantization = config.get("quantization_config", config.get("compression_config"))
+    quantization = merged.get("quantization_config", config.get("compression_config"))
     if quantization is None and _looks_quantized(tensors):
         quantization = "its tensors are codes, config.json says nothing"
     if quantization is None:
@@ -242,8 +245,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     index = path / INDEX
     listed: dict[str, str] = {}
     if index.is_file():
-        weight_map = json_object(index).get("weight_map")
-        listed = weight_map if isinstance(weight_map, dict) else {}
+        listed = _weight_map(index)
         shards = [path / name for name in sorted(set(listed.values()))]
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing:
@@ -288,6 +290,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             "the weight files hold no tensor", where=str(path), fix="fetch the weights again"
         )
     return tensors
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    found = json_object(index).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise CheckpointError(
+            "the index lists no tensor (weight_map)", where=str(index), fix="fetch the file again"
+        )
+    return found
 
 
 def _parameters(tensors: dict[str, Tensor], quantization: Any) -> int:

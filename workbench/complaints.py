@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -13,6 +14,10 @@ from pydantic_core import ErrorDetails
 from workbench.base import Unfit
 from workbench.errors import did_you_mean
 from workbench.variants import GGUF_INTERNAL, METHODS
+
+#: A list of lists made of YAML aliases is a million texts in a few lines: its beginning is shown.
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 200, 200
 
 
 def problem(
@@ -47,25 +52,33 @@ def problem(
         expected = str(context.get("expected", "")).replace(" or ", ", ").split(", ")
         if keys[-1:] == ["type"]:
             expected = [option for option in expected if option != repr(GGUF_INTERNAL)]
-        message = f"{detail['input']!r} is not one of {', '.join(expected)}"
+        message = f"{_shown(detail['input'])} is not one of {', '.join(expected)}"
         options = [option.strip("'") for option in expected]
-        hint = did_you_mean(str(detail["input"]), options) or "choose one of them"
+        hint = did_you_mean(_text(detail["input"]), options) or "choose one of them"
         if len(options) == 1:
             hint = f"write {options[0]}"
-        if str(detail["input"]) in options:
+        if _text(detail["input"]) in options:
             hint = "write it without quotes"
         return (f"'{key}': {message}" if key else message), line, hint.strip()
     if kind.endswith("_type"):
         given = list(detail["input"]) if isinstance(detail["input"], tuple) else detail["input"]
         message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
         message = re.sub(r" or (instance of \w+|object to extract fields from)", "", message)
-        message += f", not {given!r}"
+        message += f", not {_shown(given)}"
     if not loc:
         line = _line_of(message, node) or line
     fix = _short_form(detail, cls, loc) or _fix(kind, context) + _percent(
         kind, context, keys, detail["input"]
     )
     return (f"'{key}': {message}" if key else message), line, fix
+
+
+def _shown(value: Any) -> str:
+    return _REPR.repr(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _shown(value)
 
 
 def _untagged(

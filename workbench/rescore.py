@@ -36,7 +36,15 @@ from workbench.questions import prepare
 from workbench.records import Evaluation, Gate, Manifest, SampleRow, SuiteResult
 from workbench.rows import read_rows, rows_digest, write_rows
 from workbench.scorers import grade
-from workbench.store import RECORD, SPEC, locked, read_record, write_atomic, write_record
+from workbench.store import (
+    RECORD,
+    SPEC,
+    locked,
+    read_record,
+    write_atomic,
+    write_marked,
+    write_record,
+)
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite
 
@@ -352,7 +360,7 @@ def _keep(context: Context, graded: _Graded) -> None:
             _copy_others(source, folder, {*graded.rows, RECORD, SPEC, ".lock"})
         for name, rows in graded.rows.items():
             write_rows(folder / name, rows)
-        write_record(folder / RECORD, graded.new)
+        write_marked(folder / RECORD, graded.new)
 
 
 def _copy_others(source: Path, folder: Path, without: set[str]) -> None:

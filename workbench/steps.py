@@ -48,6 +48,7 @@ from workbench.store import (
     locked,
     write_atomic,
     write_if_new,
+    write_marked,
     write_record,
 )
 from workbench.variants import AnyVariant
@@ -125,7 +126,7 @@ def _once(
                     folder / SPEC, json.dumps(step.spec, indent=1, sort_keys=True).encode()
                 )
                 record = make(folder)
-                write_record(folder / RECORD, record)
+                write_marked(folder / RECORD, record)
     return _publish(context, step, record)
 
 
@@ -144,7 +145,7 @@ def _publish(context: Context, step: StepSpec, record: R) -> R:
         assert spec is not None
         published = context.run.published(step.kind, step.variant)
         record = cast("R", compared(context, spec, record, published))
-    write_if_new(context.run.published(step.kind, step.variant), dump_record(record))
+    write_marked(context.run.published(step.kind, step.variant), record)
     if isinstance(record, Evaluation) and step.variant:
         publish_divergence(context, step.variant)
     if isinstance(record, Calibration) and record.contamination:

@@ -27,6 +27,8 @@ from workbench.variants import (
 
 GroupedSpec = GptqSpec | AwqSpec | GptqModelSpec | AutoGptqSpec | AutoAwqSpec
 
+#: What an unquantized checkpoint's weights can be.
+DTYPES = ("F32", "F16", "BF16")
 #: Group sizes that engines have kernels for, the usual one first.
 USUAL_GROUP_SIZES = (128, 64, 32)
 #: Fewest grid points of AWQ that search anything.
@@ -75,7 +77,7 @@ _MERGED = re.compile(r"\.(q_proj|k_proj|gate_proj)\.weight$")
 
 
 def check_source(checkpoint: Checkpoint) -> None:
-    """Refuse a source that is quantized already, or has nothing to quantize.
+    """Refuse a source that is quantized already, in a dtype of no model, or without linear layers.
 
     Raises:
         RecipeError: with what to name instead.
@@ -85,6 +87,12 @@ def check_source(checkpoint: Checkpoint) -> None:
             f"the source checkpoint is already quantized ({checkpoint.quantization})",
             where=checkpoint.path,
             fix="quantize the original: its model card usually names it as 'base_model'",
+        )
+    if checkpoint.dtype not in DTYPES:
+        raise RecipeError(
+            f"most of the checkpoint's weights are {checkpoint.dtype}",
+            where=checkpoint.path,
+            fix=f"save it in {', '.join(DTYPES)}: the tools and engines here compute in these",
         )
     if not checkpoint.linear_input_widths:
         raise RecipeError(
