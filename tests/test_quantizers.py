@@ -117,9 +117,10 @@ def test_group_size_of_an_odd_model() -> None:
     ],
     ids=lambda spec: spec.method,
 )
-def test_quantized_source_is_refused(spec: Any) -> None:
-    quantizer(spec.method).check(spec, SMOL, CPU)
-    done = SMOL.model_copy(update={"quantization": "gptq"})
+def test_quantized_source_is_refused(tiny: Path, spec: Any) -> None:
+    source = SMOL.model_copy(update={"path": str(tiny)})
+    quantizer(spec.method).check(spec, source, CPU)
+    done = source.model_copy(update={"quantization": "gptq"})
     with pytest.raises(RecipeError, match=r"already quantized \(gptq\)") as error:
         quantizer(spec.method).check(spec, done, CPU)
     assert "base_model" in error.value.fix
@@ -387,3 +388,20 @@ def test_interrupt_ends_the_job(tiny: Path, tmp_path: Path) -> None:
     timer.join()
     assert time.monotonic() - began < 20
     assert not (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize(("size", "gpus", "fits"), [(48, 0, False), (64, 0, True), (48, 1, True)])
+def test_heads_that_an_fp8_cache_has_no_room_for_on_a_cpu(
+    tiny: Path, tmp_path: Path, size: int, gpus: int, fits: bool
+) -> None:
+    model = Path(shutil.copytree(tiny, tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"head_dim": size}))
+    machine = CPU.model_copy(update={"gpus": (object(),) * gpus})
+    source = SMOL.model_copy(update={"path": str(model)})
+    variant = NoneSpec(name="kv", kv_cache="fp8")
+    if fits:
+        quantizer("none").check(variant, source, machine)
+    else:
+        with pytest.raises(RecipeError, match="heads of 48 do not fit"):
+            quantizer("none").check(variant, source, machine)

@@ -19,6 +19,7 @@ from workbench.quantizers.llmcompressor_checks import (
     check_gptq,
     check_head,
     check_int8,
+    check_kv_cache,
     check_source,
 )
 from workbench.quantizers.llmcompressor_estimate import AnySpec, estimate
@@ -46,6 +47,8 @@ class LlmCompressor:
             RecipeError: with the layer widths, or the architectures, and an option that works.
         """
         check_source(checkpoint)
+        if variant.kv_cache == "fp8":
+            check_kv_cache(variant.name, checkpoint, hardware)
         if not isinstance(variant, NoneSpec):
             check_head(variant.name, variant.ignore, checkpoint)
         if isinstance(variant, GptqSpec):

@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from workbench.checkpoint import read_config
 from workbench.errors import RecipeError, did_you_mean
-from workbench.records import Checkpoint
+from workbench.records import Checkpoint, Hardware
 from workbench.safetensors_header import read_header
 from workbench.variants import (
     AutoAwqSpec,
@@ -27,6 +28,8 @@ from workbench.variants import (
 
 GroupedSpec = GptqSpec | AwqSpec | GptqModelSpec | AutoGptqSpec | AutoAwqSpec
 
+#: vLLM 0.32 on a CPU: values of a head that share a step of its FP8 attention.
+CPU_FP8_HEAD = 32
 #: What an unquantized checkpoint's weights can be.
 DTYPES = ("F32", "F16", "BF16")
 #: Group sizes that engines have kernels for, the usual one first.
@@ -99,6 +102,25 @@ def check_source(checkpoint: Checkpoint) -> None:
             "the checkpoint has no linear layer that could be quantized",
             where=checkpoint.path,
             fix=f"architecture {checkpoint.architecture} is not one this method fits",
+        )
+
+
+def check_kv_cache(name: str, checkpoint: Checkpoint, hardware: Hardware) -> None:
+    """Refuse an FP8 KV cache that vLLM's attention on a CPU has no room for (its `cpu_attn.py`).
+
+    Raises:
+        RecipeError: with the size of a head.
+    """
+    config = read_config(Path(checkpoint.path))
+    config = {**config, **(config.get("text_config") or {})}
+    heads = config.get("num_attention_heads")
+    size = config.get("head_dim") or (checkpoint.hidden_size // heads if heads else None)
+    if not hardware.gpus and isinstance(size, int) and size % CPU_FP8_HEAD:
+        raise RecipeError(
+            f"heads of {size} do not fit an FP8 KV cache on a CPU: vLLM takes multiples of "
+            f"{CPU_FP8_HEAD}",
+            where=f"variants: {name}: kv_cache",
+            fix="leave 'kv_cache' out, or run on a GPU",
         )
 
 
