@@ -417,6 +417,8 @@ def test_the_seal(source: Path, tmp_path: Path) -> None:
     folder = make_artifact(source, tmp_path / "a", W4, seal())
     other = seal().model_copy(update={"seal": "6" * 64})
     assert statuses(look(source, folder, W4, other)) == {"calibration": "FAIL"}
+    edit_json(folder / "calibration.json", lambda c: c.update(seed=8))
+    assert "is not what its seal" in sentence(look(source, folder, W4, seal()), "calibration")
     (folder / "calibration.json").write_text("{}")
     assert statuses(look(source, folder, W4, seal())) == {"calibration": "FAIL"}
     (folder / "calibration.json").unlink()

@@ -217,7 +217,7 @@ def test_cache_saves_the_hashing_and_notices_a_change(tmp_path: Path) -> None:
     # What is in the cache is believed: that is how we see it was read.
     known = json.loads(cache.read_text())
     key = str(big.resolve())
-    cache.write_text(json.dumps({key: [*known[key][:2], "remembered"]}))
+    cache.write_text(json.dumps({key: [*known[key][:-1], "remembered"]}))
     assert digests(folder, cache) == {"big.safetensors": "remembered"}
     later = time.time_ns() + 10**9
     os.utime(big, ns=(later, later))
@@ -295,3 +295,15 @@ def test_a_quantized_text_model_inside_another(copy: Path) -> None:
     quantized = {"quantization_config": {"quant_method": "awq"}}
     edit_json(copy / "config.json", lambda c: c.update(text_config=quantized))
     assert inspect(copy).quantization == "awq"
+
+
+def test_an_edit_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "m", tmp_path / "digests.json"
+    folder.mkdir()
+    big = folder / "big.safetensors"
+    big.write_bytes(bytes(2 << 20))
+    before, first = big.stat(), digests(folder, cache)
+    with big.open("r+b") as file:
+        file.write(b"x")
+    os.utime(big, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digests(folder, cache) != first

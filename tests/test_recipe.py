@@ -294,7 +294,7 @@ def test_damaged_lock(tmp_path: Path, content: str) -> None:
         ("method: fp8", r'method: fp8, ignore: ["a\0"]', "a NUL character"),
         ("method: fp8", r"method: fp8, ignore: ['re:(']", "'re:(' is no regular expression"),
         ("method: fp8", r"method: fp8, ignore: ['re:']", "'re:' and a pattern"),
-        ("profile:", "serve: {kv_cache_gib: 1.0e308}\nprofile:", "less than or equal to 65536"),
+        ("profile:", "serve: {kv_cache_gib: 1.0e+308}\nprofile:", "less than or equal to 65536"),
         ("method: fp8", "method: fp8, ignore: [lm_head, Linear]", "'Linear' is a class of layers"),
         ("method: fp8", r"method: fp8, ignore: ['']", "'re:' and a pattern"),
         ("samples: 4", "samples: 4, seed: -1", "calibration.seed"),

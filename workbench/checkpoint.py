@@ -221,10 +221,12 @@ def digests(path: Path, cache: Path | None) -> dict[str, str]:
         if any(part.startswith(".") for part in relative.parts):
             continue
         status = file.stat()
-        key, stamp = str(file.resolve()), [status.st_size, status.st_mtime_ns]
+        key = str(file.resolve())
+        # The time of the last change, which a copied or reset modification time does not hide.
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         entry = known.get(key)
-        if isinstance(entry, list) and entry[:2] == stamp:
-            digest = str(entry[2])
+        if isinstance(entry, list) and entry[:-1] == stamp:
+            digest = str(entry[-1])
         else:
             digest = sha256_file(file)
             if status.st_size >= _CACHED_FROM:
