@@ -307,3 +307,9 @@ def test_an_edit_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
         file.write(b"x")
     os.utime(big, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert digests(folder, cache) != first
+
+
+def test_a_config_without_a_model_type(copy: Path) -> None:
+    edit_json(copy / "config.json", lambda c: c.pop("model_type"))
+    with pytest.raises(CheckpointError, match="no 'model_type'"):
+        inspect(copy)

@@ -14,7 +14,7 @@ from workbench.checkpoint import COMPANIONS, inspect
 from workbench.envs import ENVIRONMENTS
 from workbench.errors import CheckpointError, JobFailure, RecipeError
 from workbench.progress import silent
-from workbench.quantizers import QUANTIZERS, Task, quantizer
+from workbench.quantizers import QUANTIZERS, Task, notes, quantizer
 from workbench.quantizers.cores import threads
 from workbench.quantizers.llmcompressor import LlmCompressor
 from workbench.quantizers.llmcompressor_checks import ignores_head
@@ -405,3 +405,10 @@ def test_heads_that_an_fp8_cache_has_no_room_for_on_a_cpu(
     else:
         with pytest.raises(RecipeError, match="heads of 48 do not fit"):
             quantizer("none").check(variant, source, machine)
+
+
+@pytest.mark.parametrize("spec", [Fp8Spec(name="q"), Nf4Spec(name="q")], ids=lambda s: s.method)
+def test_an_architecture_in_no_table_is_told_beforehand(spec: Any) -> None:
+    assert notes(spec, SMOL) == []
+    (told,) = notes(spec, SMOL.model_copy(update={"architecture": "FooForCausalLM"}))
+    assert told.startswith("q: ") and "FooForCausalLM" in told

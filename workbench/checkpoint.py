@@ -343,6 +343,12 @@ def _architecture(config: dict[str, Any], path: Path) -> str:
             where=f"{path / 'config.json'}: architectures",
             fix='add it, for example "architectures": ["LlamaForCausalLM"]',
         )
+    if not isinstance(config.get("model_type"), str):
+        raise CheckpointError(
+            "config.json has no 'model_type', by which transformers knows what to build",
+            where=f"{path / 'config.json'}: model_type",
+            fix='use the config.json of the original model: "model_type": "llama"',
+        )
     return str(names[0])
 
 

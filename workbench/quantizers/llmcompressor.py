@@ -21,6 +21,7 @@ from workbench.quantizers.llmcompressor_checks import (
     check_int8,
     check_kv_cache,
     check_source,
+    unknown,
 )
 from workbench.quantizers.llmcompressor_estimate import AnySpec, estimate
 from workbench.records import Calibration, Checkpoint, Choice, Hardware
@@ -59,6 +60,10 @@ class LlmCompressor:
             check_int8(variant, checkpoint)
         elif isinstance(variant, Fp8Spec):
             check_fp8(variant, checkpoint)
+
+    def notes(self, variant: AnySpec, checkpoint: Checkpoint) -> list[str]:
+        """An architecture nobody here knows."""
+        return unknown(variant.name, checkpoint)
 
     def estimate(
         self,

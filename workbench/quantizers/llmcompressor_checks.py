@@ -14,6 +14,7 @@ from pathlib import Path
 
 from workbench.checkpoint import read_config
 from workbench.errors import RecipeError, did_you_mean
+from workbench.quantizers.gguf_architectures import ARCHITECTURES
 from workbench.records import Checkpoint, Hardware
 from workbench.safetensors_header import read_header
 from workbench.variants import (
@@ -103,6 +104,18 @@ def check_source(checkpoint: Checkpoint) -> None:
             where=checkpoint.path,
             fix=f"architecture {checkpoint.architecture} is not one this method fits",
         )
+
+
+def unknown(name: str, checkpoint: Checkpoint) -> list[str]:
+    """A sentence about an architecture that none of the tables here has."""
+    found = checkpoint.architecture
+    tables = (AWQ_ARCHITECTURES, SMOOTHQUANT_ARCHITECTURES, ARCHITECTURES)
+    if any(found in table for table in tables):
+        return []
+    return [
+        f"{name}: no table of llm-compressor or llama.cpp has the architecture {found}; where "
+        "transformers has no code of its own for it, this fails: code of a checkpoint is never run"
+    ]
 
 
 def check_kv_cache(name: str, checkpoint: Checkpoint, hardware: Hardware) -> None:
