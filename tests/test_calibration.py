@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from projects import ROOT
+from projects import ROOT, edit_recipe
 
+from workbench import steps
 from workbench.calibration import allocate, altered, seal
 from workbench.calibration_records import LENGTH_BINS, seal_of
+from workbench.context import new_run
 from workbench.digest import content_id
 from workbench.errors import CalibrationError, StoreError
 from workbench.packing import Rendered, pack
@@ -676,3 +678,30 @@ def test_a_template_that_leaves_the_rows_out(tokenizer: Tokenizer, tmp_path: Pat
     for packing in ("truncate", "pack"):
         with pytest.raises(CalibrationError, match="3 with another row's"):
             seal(spec(packing=packing), source, silent, "id", tmp_path)
+
+
+def test_a_source_that_changes_while_a_run_is_open_is_no_set(project: Path) -> None:
+    """The id of the step, under which the set would be found again, is that of the older file."""
+    source = project / "own.jsonl"
+    shutil.copyfile(SOURCE, source)
+    edit_recipe(project, lambda r: r["calibration"].update(source="own.jsonl"))
+    context = new_run(project / "recipe.yaml")
+    assert context.facts.source_digest
+    source.write_bytes(source.read_bytes() + b'{"text": "one more row, long enough to be used"}\n')
+    with pytest.raises(CalibrationError, match="changed since the run was opened"):
+        steps.calibrate(context)
+    sealed = steps.calibrate(new_run(project / "recipe.yaml"))
+    assert sealed.source_rows == 202
+
+
+def test_a_source_that_changes_while_it_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    source = write(tmp_path / "s.jsonl", *({"text": f"{LONG} {n}"} for n in range(5)))
+
+    class Writing(Tokenizer):
+        def render(self, *args: Any, **more: Any) -> str:
+            source.write_text("")
+            return tokenizer.render(*args, **more)
+
+    writing = Writing(tokenizer._backend, tokenizer.special, tokenizer.template, "d")
+    with pytest.raises(CalibrationError, match="changed while it was read"):
+        seal(spec(), source, writing, "id", tmp_path)

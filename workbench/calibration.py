@@ -99,6 +99,7 @@ def draw(
             where="calibration: chat_template",
             fix="say 'chat_template: none' under 'calibration' to take the rows as they are",
         )
+    digest = sha256_file(source)
     found = read_source(spec, source)
     drops = _Drops(found.skipped)
     groups = _groups(spec, _usable(found.rows, drops), drops, source)
@@ -124,7 +125,7 @@ def draw(
         id=id_,
         source=spec.label,
         source_revision=spec.source.revision if isinstance(spec.source, HubSource) else None,
-        source_digest=sha256_file(source),
+        source_digest=digest,
         source_rows=len(found.rows)
         + sum(len(ids) for reason, ids in found.skipped.items() if reason != "blank line"),
         tokenizer_digest=tokenizer.digest,
@@ -143,6 +144,10 @@ def draw(
         seal="",
         tokens_file=TOKENS_FILE,
     )
+    if sha256_file(source) != digest:
+        raise CalibrationError(
+            "the file changed while it was read", where=str(source), fix="run the command again"
+        )
     return record.model_copy(update={"seal": seal_of(record)}), [s.ids for s in samples]
 
 

@@ -25,7 +25,7 @@ from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.divergence_step import publish as publish_divergence
-from workbench.errors import StoreError, WorkbenchError
+from workbench.errors import CalibrationError, StoreError, WorkbenchError
 from workbench.evaluating import evaluate_variant
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
@@ -183,8 +183,16 @@ def calibrate(context: Context, variant: str = "") -> Calibration:
     assert spec is not None
 
     def make(folder: Path) -> Calibration:
-        source = source_file(context.loaded, spec)
-        return calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
+        source, planned = source_file(context.loaded, spec), context.facts.source_digest
+        sealed = calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
+        # The step's id stands for the source as it was when the run was opened.
+        if isinstance(spec.source, str) and planned not in (None, sealed.source_digest):
+            raise CalibrationError(
+                "the calibration source changed since the run was opened",
+                where=str(source),
+                fix="run the same command again",
+            )
+        return sealed
 
     return _once(context, step, Calibration, make)
 
