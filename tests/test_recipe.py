@@ -294,6 +294,7 @@ def test_damaged_lock(tmp_path: Path, content: str) -> None:
         ("method: fp8", r'method: fp8, ignore: ["a\0"]', "a NUL character"),
         ("method: fp8", r"method: fp8, ignore: ['re:(']", "'re:(' is no regular expression"),
         ("method: fp8", r"method: fp8, ignore: ['re:']", "'re:' and a pattern"),
+        ("method: fp8", "method: fp8, ignore: [lm_head, Linear]", "'Linear' is a class of layers"),
         ("method: fp8", r"method: fp8, ignore: ['']", "'re:' and a pattern"),
         ("samples: 4", "samples: 4, seed: -1", "calibration.seed"),
         ("samples: 4", "samples: 4, seed: 1" + "0" * 400, "calibration.seed"),
@@ -348,3 +349,10 @@ def test_many_problems_are_counted_and_not_all_listed(project: Path) -> None:
     with pytest.raises(RecipeError, match="2000 problems") as error:
         load_recipe(recipe)
     assert "and 1980 more" in error.value.what and len(error.value.what) < 20_000
+
+
+def test_a_kv_cache_no_machine_has(project: Path) -> None:
+    recipe = project / "recipe.yaml"
+    recipe.write_text(RECIPE + "serve: {kv_cache_gib: 1.0e+308}\n")
+    with pytest.raises(RecipeError, match="less than or equal to 65536"):
+        load_recipe(recipe)

@@ -53,7 +53,7 @@ def problem(
         hint = did_you_mean(str(detail["input"])[:MOST_SHOWN], options) or "choose one of them"
         if len(options) == 1:
             hint = f"write {options[0]}"
-        if str(detail["input"]) in options:
+        if str(detail["input"])[:MOST_SHOWN] in options:
             hint = "write it without quotes"
         return (f"'{key}': {message}" if key else message), line, hint.strip()
     if kind.endswith("_type"):

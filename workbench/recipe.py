@@ -71,7 +71,7 @@ class Loaded:
         name = self.recipe.calibration.source
         if isinstance(name, HubSource):
             return hub_cached(name)
-        beside = self.source.parent / Path(name).expanduser()
+        beside = self.source.parent / _home(name)
         return beside if beside.is_file() else resolve_source(name, self.project)
 
     @property
@@ -209,11 +209,18 @@ def load_model(path: Path) -> tuple[Recipe, Path | None]:
     return recipe, _model_path(recipe, path, project or find_project(path.resolve().parent))
 
 
+def _home(name: str) -> Path:
+    """A path with its leading '~' resolved, where there is such a user."""
+    with contextlib.suppress(RuntimeError):
+        return Path(name).expanduser()
+    return Path(name)
+
+
 def _model_path(recipe: Recipe, path: Path, project: Path) -> Path | None:
     if recipe.model.path is None:
         return None
     folder = path.resolve().parent
-    found = (folder / Path(recipe.model.path).expanduser()).resolve()
+    found = (folder / _home(recipe.model.path)).resolve()
     if found.is_file():
         raise RecipeError(
             f"'{recipe.model.path}' is a file, and a checkpoint is a folder",

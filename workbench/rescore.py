@@ -37,7 +37,15 @@ from workbench.plan import StepSpec
 from workbench.questions import prepare
 from workbench.records import Evaluation, Gate, Manifest, SampleRow, SuiteResult
 from workbench.rows import read_rows, reopened, staged, take_place, write_rows
-from workbench.store import RECORD, SPEC, locked, read_record, write_atomic, write_record
+from workbench.store import (
+    RECORD,
+    SPEC,
+    locked,
+    read_record,
+    write_atomic,
+    write_marked,
+    write_record,
+)
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite
 
@@ -356,7 +364,7 @@ def _keep(context: Context, graded: _Graded) -> None:
             _copy_others(source, folder, {*graded.rows, RECORD, SPEC, ".lock"})
         for name, rows in graded.rows.items():
             write_rows(staged(folder / name), rows)
-        write_record(folder / RECORD, graded.new)
+        write_marked(folder / RECORD, graded.new)
         for name in graded.rows:
             take_place(folder / name)
 

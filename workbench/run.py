@@ -29,7 +29,7 @@ from workbench.records import Evaluation, Gate, Plan, PlanStep
 from workbench.rows import read_rows
 from workbench.servers import Endpoint
 from workbench.serving import served
-from workbench.store import RECORD, read_record, write_atomic, write_record
+from workbench.store import RECORD, read_record, write_atomic, write_marked, write_record
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def run(
         _ask_failed_again(context, plan)
         write_record(folder.plan, context.plan())
         write_atomic(folder.recipe_lock, dump_lock(context.loaded))
-        write_record(folder.checkpoint, context.facts.checkpoint)
+        write_marked(folder.checkpoint, context.facts.checkpoint)
         publish_cached(context, context.plan())
         first = plan = context.plan()
         write_record(folder.plan, plan)

@@ -7,7 +7,9 @@ are joined by an empty line.
 
 A row's id is its ``id`` field; where there is none, ``line-<number>`` of a JSONL file and
 ``row-<number>`` of a table. What cannot be understood is an error with file and line or row; blank
-lines and rows of a table whose cell is null are passed over, and returned to be counted.
+lines, rows of a table whose cell is null, and conversations in which the assistant calls tools are
+passed over, and returned to be counted. Of a row with fields of several kinds, `messages` count
+before prompt and response, and these before `text`.
 """
 
 from __future__ import annotations
@@ -182,6 +184,9 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
                 raise _wrong(f"the field '{null}' is null", raw.where) from None
             skipped.setdefault("null", []).append(row_id)
             continue
+        except _ToolCalls:
+            skipped.setdefault("with tool calls", []).append(row_id)
+            continue
         stratum = None if by is None else _stratum(raw.value.get(by), by, raw.where)
         rows.append(SourceRow(row_id, raw.where, tuple(messages), stratum))
     if by is not None and rows and by not in fields:
@@ -191,6 +196,10 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
 
 class _Null(Exception):
     """A cell of a table holds nothing."""
+
+
+class _ToolCalls(Exception):
+    """A message calls tools, and rendered without them it would say something else."""
 
 
 def _needed(
@@ -309,6 +318,8 @@ def _message(message: Any, where: str) -> dict[str, str]:
             where=where,
             fix=f"{did_you_mean(str(role)[:MOST_SHOWN], _ROLES)}roles are {', '.join(_ROLES)}",
         )
+    if message.get("tool_calls"):
+        raise _ToolCalls
     return {"role": str(role), "content": _text(message, "content", where)}
 
 

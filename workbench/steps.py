@@ -25,7 +25,7 @@ from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.divergence_step import publish as publish_divergence
-from workbench.errors import StoreError, WorkbenchError
+from workbench.errors import CalibrationError, StoreError, WorkbenchError
 from workbench.evaluating import evaluate_variant, throw_away
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
@@ -48,6 +48,7 @@ from workbench.store import (
     locked,
     write_atomic,
     write_if_new,
+    write_marked,
     write_record,
 )
 from workbench.variants import AnyVariant
@@ -135,7 +136,7 @@ def _once(
                     # The rows that were kept have the scores they were given later.
                     made = record.model_copy(update={"rescored": before.rescored})
                     record = cast("R", made)
-                write_record(folder / RECORD, record)
+                write_marked(folder / RECORD, record)
     return _publish(context, step, record)
 
 
@@ -154,7 +155,7 @@ def _publish(context: Context, step: StepSpec, record: R) -> R:
         assert spec is not None
         published = context.run.published(step.kind, step.variant)
         record = cast("R", compared(context, spec, record, published))
-    write_if_new(context.run.published(step.kind, step.variant), dump_record(record))
+    write_marked(context.run.published(step.kind, step.variant), record)
     if isinstance(record, Evaluation) and step.variant:
         publish_divergence(context, step.variant)
     if isinstance(record, Calibration) and record.contamination:
@@ -192,8 +193,16 @@ def calibrate(context: Context, variant: str = "") -> Calibration:
     assert spec is not None
 
     def make(folder: Path) -> Calibration:
-        source = source_file(context.loaded, spec)
-        return calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
+        source, planned = source_file(context.loaded, spec), context.facts.source_digest
+        sealed = calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
+        # The step's id stands for the source as it was when the run was opened.
+        if isinstance(spec.source, str) and planned not in (None, sealed.source_digest):
+            raise CalibrationError(
+                "the calibration source changed since the run was opened",
+                where=str(source),
+                fix="run the same command again",
+            )
+        return sealed
 
     return _once(context, step, Calibration, make)
 

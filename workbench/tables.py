@@ -100,15 +100,25 @@ def whole_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or an escape in it names half a character.
+        ValueError: it is not JSON, an object has a key twice, or an escape in it names half a
+            character.
         RecursionError: it is nested too deep.
     """
-    value = json.loads(text)
+    value = json.loads(text, object_pairs_hook=_unique)
     if "\\ud" in text.lower():
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise ValueError("a \\u escape names half a character (a lone surrogate)") from None
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is given twice")
     return value
 
 
