@@ -17,7 +17,7 @@ from raw_safetensors import read_raw, write_raw
 
 from workbench.artifact import examine
 from workbench.artifact_records import Artifact
-from workbench.calibration_records import Lengths
+from workbench.calibration_records import Lengths, seal_of
 from workbench.checkpoint import copy_companions, digests, inspect
 from workbench.quantconfig import Scheme, asked
 from workbench.records import Calibration, CalibrationRow
@@ -248,7 +248,7 @@ def make_artifact(
 
 
 def seal() -> Calibration:
-    return Calibration(
+    record = Calibration(
         id="id",
         source="instructions",
         source_digest="1" * 64,
@@ -267,9 +267,10 @@ def seal() -> Calibration:
         strata=None,
         lengths=Lengths(rendered=(1,) + (0,) * 10, sealed=(1,) + (0,) * 10),
         dropped={},
-        seal="5" * 64,
+        seal="",
         tokens_file="tokens.jsonl",
     )
+    return record.model_copy(update={"seal": seal_of(record)})
 
 
 def look(

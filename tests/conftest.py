@@ -23,6 +23,24 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny")
 
 
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real demo checkpoint, made once; it needs the quantize environment."""
+    from workbench.demo import DEMO_NAME, make_demo_checkpoint
+    from workbench.envs import ensure
+    from workbench.hardware import detect
+    from workbench.progress import silent
+
+    folder = tmp_path_factory.mktemp("demo")
+    return make_demo_checkpoint(
+        ROOT / "results" / "checkpoints" / DEMO_NAME,
+        python=ensure("quantize", detect().target).python,
+        folder=folder,
+        log=folder / "demo.log",
+        progress=silent,
+    )
+
+
 @pytest.fixture
 def project(tmp_path: Path, tiny: Path) -> Path:
     """A project folder with the shipped suites, sources, notebooks and policies, and no results.

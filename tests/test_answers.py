@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,17 +18,19 @@ from projects import ROOT, edit_recipe
 
 import workbench
 from workbench import steps
-from workbench.collect import changed_suites
+from workbench.collect import changed_suites, collect
 from workbench.context import Context, open_run
 from workbench.differences import diff
 from workbench.errors import RecipeError, StoreError, SuiteError
 from workbench.gate import timings_aside
+from workbench.integrity import flaw
 from workbench.records import Evaluation, Gate
 from workbench.regressions import ADVICE, _write, export
 from workbench.rescore import _rows as rescored
-from workbench.rescore import rescore
+from workbench.rescore import finish, rescore
 from workbench.rows import read_rows
 from workbench.sample_table import COLUMNS
+from workbench.sample_table import _suite as lines_of
 from workbench.spec import QualityCheck
 from workbench.store import read_record
 from workbench.suite_spec import JudgeScorer
@@ -206,6 +209,19 @@ def test_samples_is_one_table(finished: Path, monkeypatch: pytest.MonkeyPatch) -
     assert counts.to_dict() == {("bad", "empty"): 80, ("bad", "truncated"): 80}
 
 
+def test_what_lm_eval_does_not_log_is_missing_and_said_to_be(finished: Path) -> None:
+    side = collect(opened(finished)).variants[0]
+    assert side.evaluation is not None
+    result = side.evaluation.suites[0]
+    for source in ("suite", "lm-eval"):
+        asked = result.model_copy(update={"source": source})
+        for line in lines_of(side, asked, side.rows[result.suite], "first", None, "", {}):
+            timed = [line[name] is not None for name in ("started", "seconds")]
+            assert timed == [source == "suite"] * 2
+    missing = "finish_reason, output_tokens, started and seconds are missing"
+    assert f"Of tasks of lm-eval, {missing}" in (workbench.samples.__doc__ or "")
+
+
 def test_samples_of_what_cannot_be_paired_say_why(project: Path) -> None:
     edit_suite(project, "sentiment", lambda s: s.update(description="another"))
     table = workbench.samples(project / "results" / "smoke")
@@ -241,6 +257,15 @@ def test_regressions_become_suites(project: Path) -> None:
     assert everything(project / "eval_suites") == before
     one = call(project, "suite", "from-regressions", "smoke", "bad", "only", "--suite", "sentiment")
     assert one.returncode == 0 and load_suite(project / "eval_suites" / "only").samples
+
+
+def test_a_folder_the_export_did_not_make_is_left_alone(project: Path) -> None:
+    theirs = project / "eval_suites" / ".again.partial" / "notes.txt"
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
+    made = export(opened(project), "bad", "again", "sentiment").written
+    assert [one.folder.name for one in made] == ["again"] and theirs.read_text() == "mine"
+    assert [p.name for p in (project / "eval_suites").glob(".*")] == [".again.partial"]
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "", "x" * 80])
@@ -476,6 +501,164 @@ def test_diff_refuses_by_name(finished: Path) -> None:
         diff(context, "nobody")
     with pytest.raises(StoreError):
         diff(str(finished / "results" / "nothing"), "bad")
+
+
+KILLED = """
+import sys, os
+from workbench.context import open_run
+from workbench.rescore import finish, rescore
+left = [int(sys.argv[2])]
+def hook(event, arguments):
+    if event == "os.rename":  # what makes a file be there under its name
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+context = open_run(sys.argv[1])
+sys.addaudithook(hook)
+rescore(context)
+"""
+BIASED = """
+import os
+def score(sample, output):
+    return float(os.environ.get("BIAS", "0"))
+"""
+
+
+def killed(project: Path, after: int, **env: str) -> None:
+    """A rescore that dies before its file number `after` takes its name."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(project / "results" / "smoke"), str(after)],
+        cwd=project,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 9, done.stderr
+
+
+def own_scorer(project: Path, source: str) -> None:
+    scorer = {"name": "python", "function": "own.py:score"}
+    edit_suite(project, "short_question", lambda s: s.update(scorer=scorer))
+    (project / "eval_suites/short_question/own.py").write_text(source)
+
+
+def planned(project: Path) -> set[str]:
+    return {s.name for s in opened(project).plan().steps if s.cached and s.kind == "evaluate"}
+
+
+@pytest.mark.parametrize("after", [1, 4, 7, 10, 14, 17])
+def test_a_rescore_that_is_killed_is_finished_and_nobody_is_asked(
+    project: Path, after: int
+) -> None:
+    edit_suite(project, "short_question", lambda s: s.update(scorer="exact"))
+    killed(project, after)
+    context = opened(project)
+    with context.run.lock():
+        finish(context)
+    assert planned(project) == {"evaluate:baseline", "evaluate:bad"}
+    assert not (project / "results/smoke/.rescore").exists()
+    for step in context.specs.values():
+        if step.kind == "evaluate":
+            made = context.run.results.complete("evaluate", step.id, Evaluation)
+            assert made and made.inputs["rescored_from"] and not made.restarts
+            assert not flaw(context.run.results, "evaluate", step.id, made)
+
+
+def test_a_run_finishes_a_rescore_that_was_killed(project: Path) -> None:
+    edit_suite(project, "short_question", lambda s: s.update(scorer="exact"))
+    killed(project, 4)
+    (project / "results/smoke/events.jsonl").unlink(missing_ok=True)
+    done = call(project, "run", "recipe.yaml")
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert not list(asked_nothing(project)) and "rescored_from" in published(project, "bad").inputs
+
+
+def test_what_a_killed_rescore_leaves_under_the_same_id_is_whole(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scorer reads what no digest covers, so that the artifact is written over."""
+    own_scorer(project, BIASED)
+    monkeypatch.setenv("BIAS", "0")
+    rescore(opened(project))
+    for after in range(1, 20, 4):
+        bias = f"{(after + 1) / 64}"  # exact, as is its mean
+        killed(project, after, BIAS=bias)
+        assert planned(project) == {"evaluate:baseline", "evaluate:bad"}
+        monkeypatch.setenv("BIAS", bias)
+        context = opened(project)
+        with context.run.lock():
+            finish(context)
+        step = context.specs["evaluate:bad"]
+        made = context.run.results.complete("evaluate", step.id, Evaluation)
+        assert made and {r.suite: r.score for r in made.suites}["short_question"] == float(bias)
+
+
+# --------------------------------------------------------------------------- a scorer that fails
+
+
+def test_answers_a_scorer_failed_at_wait_for_a_rescore(project: Path) -> None:
+    rows = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    sample = next(r.id for r in rows if r.score)
+    source = f"def score(sample, output):\n    return 1 / (sample['id'] != '{sample}')\n"
+    own_scorer(project, source)
+    done = call(project, "run", "recipe.yaml")
+    assert done.returncode == 10, done.stdout + done.stderr  # for what it lost of sentiment
+    said = " ".join(done.stdout.split())
+    assert "1 answers of suite 'short_question' are kept without a score: not scored" in said
+
+    def check() -> Any:
+        gate = read_record(project / "results/smoke/gate.json", Gate)
+        return next(c for c in gate.variants[0].checks if c.name == "short_question")
+
+    assert check().status == "MISSING"
+    assert "scorer 'own.py:score' raised ZeroDivisionError" in check().sentence
+    assert f"(sample '{sample}')" in check().sentence and "own.py:2" in check().sentence
+    before = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    with pytest.raises(SuiteError, match="ZeroDivisionError"):
+        rescore(opened(project))
+
+    own_scorer(project, source.replace("1 / (", "1.0 * ("))
+    (project / "results/smoke/events.jsonl").unlink()
+    assert call(project, "rescore", "smoke").returncode == 10
+    assert check().status in ("INCONCLUSIVE", "PASS")
+    after = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    assert [r.output for r in after] == [r.output for r in before]
+    assert [r.score for r in after] == [float(r.id != sample) for r in after]
+    assert all(r.failed == 0 for r in published(project, "bad").suites)
+    assert call(project, "run", "recipe.yaml").returncode == 10
+    assert not list(asked_nothing(project))
+
+
+# --------------------------------------------------------------------------- a damaged file
+
+
+def test_only_a_suite_whose_rows_were_altered_is_asked_again(project: Path) -> None:
+    run = project / "results" / "smoke"
+    rows = read_rows(run / "variants/bad/eval/sentiment.jsonl")
+    wrong_target = next(r for r in rows if r.score == 0)
+    edit_sample(project, "sentiment", wrong_target.id, target=wrong_target.output)
+    rescore(opened(project))
+    rescored_then = published(project, "bad").rescored
+    assert rescored_then
+    folder = project / "results/artifacts" / f"evaluate-{published(project, 'bad').id[:16]}"
+    wrong = folder / "short_question.jsonl"
+    asked = wrong.read_bytes()
+    wrong.write_bytes(asked.replace(b'"score":0.0', b'"score":1.0', 1))
+    for copy in (run / "variants/bad/eval").glob("*.jsonl"):
+        copy.unlink()
+    others = {p: p.read_bytes() for p in folder.glob("*.jsonl") if p != wrong}
+    events = run / "events.jsonl"
+    events.unlink()
+    done = call(project, "run", "recipe.yaml")
+    assert done.returncode == 10, done.stdout + done.stderr
+    what = "its rows short_question.jsonl are not those that were recorded; the rest of it is kept"
+    assert what in " ".join(done.stdout.split())
+    assert {p: p.read_bytes() for p in others} == others, "asked again, it would have other times"
+    assert wrong.read_bytes() != asked
+    assert published(project, "bad").rescored == rescored_then, "kept with the rows it speaks of"
+    now = [(r.id, r.output, r.score) for r in read_rows(wrong)]
+    wrong.write_bytes(asked)
+    assert now == [(r.id, r.output, r.score) for r in read_rows(wrong)]
 
 
 # --------------------------------------------------------------------------- without a run

@@ -247,6 +247,19 @@ def test_the_default_type_of_bitsandbytes_is_refused(source: Path, tmp_path: Pat
     assert "the default is fp4" in sentence(found, "quantization config")
 
 
+def test_nan_that_a_tool_made_a_number_of(source: Path, tmp_path: Path) -> None:
+    """bitsandbytes leaves no trace of it: without NaN the variant would beat its own baseline."""
+    nf4 = Nf4Spec(name="v")
+    folder = make_artifact(source, tmp_path / "a", nf4)
+    assert statuses(look(source, folder, nf4)) == {}
+    edit_tensors(source, poison("model.layers.1.mlp.up_proj.weight", 0x7FC0))
+    found = look(source, folder, nf4)
+    assert "1 values of 'model.layers.1.mlp.up_proj.weight' of the source" in sentence(
+        found, "finite"
+    )
+    assert statuses(found) == {"finite": "FAIL"}
+
+
 def test_a_hidden_fallback_is_shown(source: Path, tmp_path: Path) -> None:
     variant, sealed = GptqModelSpec(name="v", group_size=64), seal()
     folder = make_artifact(source, tmp_path / "a", variant, sealed)
@@ -404,6 +417,8 @@ def test_the_seal(source: Path, tmp_path: Path) -> None:
     folder = make_artifact(source, tmp_path / "a", W4, seal())
     other = seal().model_copy(update={"seal": "6" * 64})
     assert statuses(look(source, folder, W4, other)) == {"calibration": "FAIL"}
+    edit_json(folder / "calibration.json", lambda c: c.update(seed=8))
+    assert "is not what its seal" in sentence(look(source, folder, W4, seal()), "calibration")
     (folder / "calibration.json").write_text("{}")
     assert statuses(look(source, folder, W4, seal())) == {"calibration": "FAIL"}
     (folder / "calibration.json").unlink()

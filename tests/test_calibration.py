@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from projects import ROOT
+from projects import ROOT, edit_recipe
 
+from workbench import steps
 from workbench.calibration import allocate, altered, seal
 from workbench.calibration_records import LENGTH_BINS, seal_of
+from workbench.context import new_run
 from workbench.digest import content_id
 from workbench.errors import CalibrationError, StoreError
 from workbench.packing import Rendered, pack
@@ -277,7 +279,8 @@ def test_a_tokenizer_that_adds_bos(tiny: Path, tmp_path: Path) -> None:
 def test_shipped_source_is_usable_whole(tokenizer: Tokenizer, tmp_path: Path, name: str) -> None:
     source = resolve_source(name, ROOT)
     rows = read_rows(source).rows
-    sealed = seal(spec(samples=len(rows)), source, tokenizer, "id", tmp_path)
+    whole = spec(samples=len(rows), max_tokens=4096)
+    sealed = seal(whole, source, tokenizer, "id", tmp_path)
     assert (sealed.dropped, sealed.source_rows) == ({}, len(rows))
     card = (source.parent / "README.md").read_text()
     assert f"{len(rows)} rows" in card
@@ -467,7 +470,11 @@ def test_rows_without_the_field_are_counted(tokenizer: Tokenizer, tmp_path: Path
         ({"strata": strata(zh=1.0), "samples": 41}, "language 'zh', which has 40 usable", "quota"),
         ({"strata": strata(en=0.5, fr=0.5)}, "no usable row has language 'fr'", "values: en, zh"),
         ({"strata": {"by": "langauge"}}, "no row has the field 'langauge'", "mean 'language'?"),
-        ({"samples": 202}, "202 samples are asked for, the source has 201", "at most 201"),
+        (
+            {"samples": 202, "max_tokens": 4096},
+            "202 samples are asked for, the source has 201",
+            "at most 201",
+        ),
     ],
 )
 def test_strata_that_cannot_be(
@@ -639,3 +646,62 @@ def test_a_template_makes_no_short_row_long(tokenizer: Tokenizer, tmp_path: Path
     with pytest.raises(CalibrationError, match="1 shorter than 8 tokens"):
         seal(spec(samples=4), source, tokenizer, "id", tmp_path)
     assert seal(spec(samples=3), source, tokenizer, "id", tmp_path).row_ids == {"r0", "r1", "r2"}
+
+
+def test_rows_that_all_lack_the_stratum_are_no_empty_set(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    rows = [{"text": f"{LONG} {number}", "language": None} for number in range(5)]
+    source = write(tmp_path / "s.jsonl", *rows)
+    with pytest.raises(CalibrationError, match="no usable row has a value of 'language'"):
+        seal(spec(strata={"by": "language"}), source, tokenizer, "id", tmp_path)
+
+
+def test_rows_that_are_alike_once_cut_are_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Behind a long system prompt nothing of the rows themselves may be left."""
+    system = {"role": "system", "content": LONG * 3}
+    rows = [
+        {"id": str(n), "messages": [system, {"role": "user", "content": f"{n} {LONG}"}]}
+        for n in range(6)
+    ]
+    source = write(tmp_path / "s.jsonl", *rows, {"id": "own", "text": LONG})
+    sealed = seal(spec(samples=2), source, tokenizer, "id", tmp_path)
+    assert len({row.token_digest for row in sealed.rows}) == 2
+    with pytest.raises(CalibrationError, match="5 with another row's first 64 tokens"):
+        seal(spec(samples=3), source, tokenizer, "id", tmp_path)
+    assert len(seal(spec(samples=6, max_tokens=512), source, tokenizer, "id", tmp_path).rows) == 6
+
+
+def test_a_template_that_leaves_the_rows_out(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    silent = Tokenizer(tokenizer._backend, tokenizer.special, "the same words for all", "d")
+    source = write(tmp_path / "s.jsonl", *({"text": f"{LONG} {n}"} for n in range(4)))
+    for packing in ("truncate", "pack"):
+        with pytest.raises(CalibrationError, match="3 with another row's"):
+            seal(spec(packing=packing), source, silent, "id", tmp_path)
+
+
+def test_a_source_that_changes_while_a_run_is_open_is_no_set(project: Path) -> None:
+    """The id of the step, under which the set would be found again, is that of the older file."""
+    source = project / "own.jsonl"
+    shutil.copyfile(SOURCE, source)
+    edit_recipe(project, lambda r: r["calibration"].update(source="own.jsonl"))
+    context = new_run(project / "recipe.yaml")
+    assert context.facts.source_digest
+    source.write_bytes(source.read_bytes() + b'{"text": "one more row, long enough to be used"}\n')
+    with pytest.raises(CalibrationError, match="changed since the run was opened"):
+        steps.calibrate(context)
+    sealed = steps.calibrate(new_run(project / "recipe.yaml"))
+    assert sealed.source_rows == 202
+
+
+def test_a_source_that_changes_while_it_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    source = write(tmp_path / "s.jsonl", *({"text": f"{LONG} {n}"} for n in range(5)))
+
+    class Writing(Tokenizer):
+        def render(self, *args: Any, **more: Any) -> str:
+            source.write_text("")
+            return tokenizer.render(*args, **more)
+
+    writing = Writing(tokenizer._backend, tokenizer.special, tokenizer.template, "d")
+    with pytest.raises(CalibrationError, match="changed while it was read"):
+        seal(spec(), source, writing, "id", tmp_path)

@@ -93,7 +93,9 @@ def test_tensor_of_the_index_that_is_nowhere(copy: Path) -> None:
 
 
 def test_tensor_in_two_shards(copy: Path) -> None:
-    shutil.copyfile(copy / "model.safetensors", copy / "other.safetensors")
+    whole = (copy / "model.safetensors").read_bytes()
+    shard(copy)
+    (copy / "model-00002-of-00002.safetensors").write_bytes(whole)
     with pytest.raises(CheckpointError, match="is in two shards"):
         inspect(copy)
 
@@ -215,7 +217,7 @@ def test_cache_saves_the_hashing_and_notices_a_change(tmp_path: Path) -> None:
     # What is in the cache is believed: that is how we see it was read.
     known = json.loads(cache.read_text())
     key = str(big.resolve())
-    cache.write_text(json.dumps({key: [*known[key][:2], "remembered"]}))
+    cache.write_text(json.dumps({key: [*known[key][:-1], "remembered"]}))
     assert digests(folder, cache) == {"big.safetensors": "remembered"}
     later = time.time_ns() + 10**9
     os.utime(big, ns=(later, later))
@@ -238,3 +240,76 @@ def test_companions_are_equal_and_nothing_else(tiny: Path, tmp_path: Path) -> No
     made = {p.name for p in tmp_path.iterdir()}
     assert made == {p.name for p in tiny.iterdir()} & set(COMPANIONS)
     assert all((tmp_path / n).read_bytes() == (tiny / n).read_bytes() for n in made)
+
+
+def test_a_whole_save_beside_the_shards_of_another(copy: Path) -> None:
+    """transformers would read the one file, everything else here the shards."""
+    whole = (copy / "model.safetensors").read_bytes()
+    shard(copy)
+    inspect(copy)
+    (copy / "model.safetensors").write_bytes(whole)
+    with pytest.raises(CheckpointError, match="lies beside an index of other files"):
+        inspect(copy)
+
+
+def test_shards_without_an_index(copy: Path) -> None:
+    shard(copy)
+    (copy / INDEX).unlink()
+    with pytest.raises(CheckpointError, match=f"there is no {INDEX}"):
+        inspect(copy)
+
+
+def test_another_weight_file_beside_the_one(copy: Path) -> None:
+    write_raw(copy / "extra.safetensors", {"extra": ("F32", [1], bytes(4))})
+    with pytest.raises(CheckpointError, match=r"extra\.safetensors beside model"):
+        inspect(copy)
+
+
+def test_an_adapter_beside_the_weights(copy: Path) -> None:
+    (copy / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(CheckpointError, match="an adapter lies beside the weights"):
+        inspect(copy)
+
+
+@pytest.mark.parametrize("listed", ["../other/model.safetensors", "sub/model.safetensors", 5])
+def test_an_index_that_names_what_is_not_in_the_folder(copy: Path, listed: object) -> None:
+    """Weights elsewhere would be quantized without a digest of theirs on record."""
+    other = copy.parent / "other"
+    for folder in (other, copy / "sub"):
+        folder.mkdir()
+        shutil.copyfile(copy / "model.safetensors", folder / "model.safetensors")
+    names = read_raw(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    (copy / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, listed)}))
+    with pytest.raises(CheckpointError, match="shards lie in the checkpoint's own folder"):
+        inspect(copy)
+
+
+def test_an_index_of_nothing(copy: Path) -> None:
+    (copy / INDEX).write_text('{"weight_map": []}')
+    with pytest.raises(CheckpointError, match="the index lists no tensor"):
+        inspect(copy)
+
+
+def test_a_quantized_text_model_inside_another(copy: Path) -> None:
+    quantized = {"quantization_config": {"quant_method": "awq"}}
+    edit_json(copy / "config.json", lambda c: c.update(text_config=quantized))
+    assert inspect(copy).quantization == "awq"
+
+
+def test_an_edit_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "m", tmp_path / "digests.json"
+    folder.mkdir()
+    big = folder / "big.safetensors"
+    big.write_bytes(bytes(2 << 20))
+    before, first = big.stat(), digests(folder, cache)
+    with big.open("r+b") as file:
+        file.write(b"x")
+    os.utime(big, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digests(folder, cache) != first
+
+
+def test_a_config_without_a_model_type(copy: Path) -> None:
+    edit_json(copy / "config.json", lambda c: c.pop("model_type"))
+    with pytest.raises(CheckpointError, match="no 'model_type'"):
+        inspect(copy)

@@ -87,6 +87,7 @@ def kinds(text: str, *rows: SourceRow, of: Suite | None = None) -> dict[str, int
             "normalized",
         ),  # full width
         (CHINESE, "\u3001".join(CHINESE[i : i + 9] for i in range(0, 60, 9)), "normalized"),
+        (LONG, LONG.replace("e", "e\u00ad\u200b"), "normalized"),
         (LONG, f"Dear all, {LONG} - regards, M.", "contained"),
         (CHINESE, f"您好{CHINESE}谢谢", "contained"),
         (LONG, "the kettle you sent me in march has stopped heating water after only six", "ngram"),

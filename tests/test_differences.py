@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -366,17 +367,46 @@ def test_any_output_can_be_shown(output: str) -> None:
 
 
 def test_calls_are_shown_without_json_inside_json() -> None:
-    calls = [{"name": "weather", "arguments": '{"city": "Köln"}'}, {"name": "go", "arguments": "{"}]
-    said = as_text(calls, "Let me see")
-    assert words.calls_apart(said) == 'Let me see\nweather({"city": "Köln"})\ngo({)'
+    arguments = {
+        "weather": '{"city": "Köln", "days": [1, {"x": null}]}',
+        "go": "{",
+        "text": '"Paris"',
+        "twice": '{"a": 1, "a": 2}',
+        "none": "{}",
+        "deep": "[" * 9**5,
+        "a(b=1)\nc": '{"d)\\ne(": "\\n"}',
+    }
+    calls = [{"name": name, "arguments": said} for name, said in arguments.items()]
+    lines = words.calls_apart(as_text(calls, "Let me see")).split("\n")
+    assert lines == [
+        "Let me see",
+        'weather(city="Köln", days=[1, {"x": null}])',
+        "go({)",
+        'text("Paris")',
+        'twice({"a": 1, "a": 2})',
+        "none()",
+        f"deep({'[' * 9**5})",
+        r""""a(b=1)\nc"("d)\ne("="\n")""",
+    ]
     assert words.calls_apart(as_text([], None)) == "(no call)"
     wanted = '[{"name": "weather", "arguments": {"city": "Köln"}}]'
-    assert words.targets_apart(wanted) == 'weather({"city": "Köln"})'
+    assert words.targets_apart(wanted) == 'weather(city="Köln")'
     for other in ('{"content":1,"tool_calls":[]}', '{"content":', "[" * 9**5, "[1]", "", '[{"a"'):
         assert words.calls_apart(other) == words.targets_apart(other) == other
+
+
+def test_the_report_shows_calls_as_the_table_does() -> None:
+    said = as_text([{"name": "weather", "arguments": '{"city": "<b>Köln"}'}], None)
     found = edit_row(simple([1.0], [0.0]), 0, output=said)
-    shown = differences_text(compare(found, found.variants[0]))
-    assert 'weather({"city":' in shown and "tool_calls" not in shown
+    wanted = json.dumps([{"name": "weather", "arguments": {"city": "<b>Bonn"}}])
+    asked = {"suite": {"suite-000": ("Where?", wanted)}}
+    shown = differences_text(compare(found, found.variants[0], questions=asked))
+    gate = decide(policy(), found, policy_digest="p", id_="g")
+    page = render(gate, found, questions=asked)
+    for city in ("Köln", "Bonn"):
+        assert f'weather(city="<b>{city}")' in shown
+        assert f"weather(city=&#34;&lt;b&gt;{city}&#34;)" in page
+    assert "tool_calls" not in shown + page and "arguments" not in shown + page
 
 
 def test_no_variant_named_is_the_first_that_lost_answers() -> None:

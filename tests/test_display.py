@@ -155,3 +155,11 @@ def test_progress_line(terminal: bool) -> None:
         progress(0, 0, "starting")
         progress(148, 148, "installed")
     assert "installed" in out.getvalue()
+
+
+def test_what_an_event_quotes_moves_no_cursor(tmp_path: Path) -> None:
+    out = io.StringIO()
+    with watching(PLAN, tmp_path / "events.jsonl", Console(file=out, width=200)):
+        events = Events(tmp_path / "events.jsonl", PLAN.steps[0].name)
+        events.emit("error", what="id '\x1b[2J\x9b' is wrong")
+    assert r"id '\x1b[2J\x9b' is wrong" in out.getvalue()

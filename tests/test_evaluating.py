@@ -15,7 +15,9 @@ import yaml
 from projects import edit_recipe
 from test_evaluate import TOOL
 
-from workbench.evaluating import of_these_weights
+from workbench.evaluating import of_these_weights, throw_away
+from workbench.rows import altered, rows_digest, staged, write_rows
+from workbench.store import RECORD
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -125,3 +127,56 @@ def test_an_unfinished_evaluation_keeps_no_rows_of_other_weights(tmp_path: Path)
     rows.write_text("{}\n")
     assert begin("one")
     assert not begin("other")
+
+
+def test_of_an_evaluation_only_what_was_altered_is_thrown_away(tmp_path: Path) -> None:
+    found = builders.simple([1.0, 0.0], [1.0, 1.0]).variants[0]
+    assert found.evaluation is not None
+    (one,), rows = found.evaluation.suites, found.rows["suite"]
+
+    def result(name: str, file: str, **changes: Any) -> Any:
+        write_rows(tmp_path / file, rows)
+        facts = {"suite": name, "rows_file": file, "rows_digest": rows_digest(rows)}
+        return one.model_copy(update=facts | changes)
+
+    record = found.evaluation.model_copy(
+        update={
+            "suites": (
+                result("a", "a.jsonl"),
+                result("b", "b.jsonl"),
+                result("t", "t.jsonl", source="lm-eval"),
+            ),
+            "repeat": (result("a", "a.repeat.jsonl"), result("t", "t.repeat.jsonl")),
+        }
+    )
+    logs = [tmp_path / "lm-eval" / f"{which}-w" / "samples" for which in ("first", "repeat")]
+    for folder in logs:
+        folder.mkdir(parents=True)
+        for name in ("t.json", "t.samples.jsonl", "tt.json"):
+            (folder / name).touch()
+    (tmp_path / RECORD).touch()
+    (tmp_path / "a.repeat.jsonl").write_text("torn")
+    write_rows(tmp_path / "t.jsonl", rows[:1])
+    throw_away(tmp_path, record)
+    left = {p.name for p in tmp_path.glob("*.*")}
+    assert left == {"a.jsonl", "b.jsonl", "t.repeat.jsonl"}
+    assert [sorted(p.name for p in folder.iterdir()) for folder in logs] == [
+        ["tt.json"],
+        ["t.json", "t.samples.jsonl", "tt.json"],
+    ]
+
+
+def test_rows_that_wait_for_their_record_take_their_place(tmp_path: Path) -> None:
+    found = builders.simple([1.0, 0.0], [1.0, 1.0]).variants[0]
+    assert found.evaluation is not None
+    (one,), rows = found.evaluation.suites, found.rows["suite"]
+    path = tmp_path / one.rows_file
+    facts = {"rows_digest": rows_digest(rows)}
+    record = found.evaluation.model_copy(update={"suites": (one.model_copy(update=facts),)})
+    write_rows(path, rows[:1])
+    write_rows(staged(path), rows[1:])
+    assert list(altered(tmp_path, record)) == [path.name] and staged(path).exists()
+    write_rows(staged(path), rows)
+    assert not altered(tmp_path, record) and not staged(path).exists()
+    write_rows(staged(path), rows[1:])
+    assert not altered(tmp_path, record) and len(path.read_text().splitlines()) == 2

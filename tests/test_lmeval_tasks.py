@@ -13,7 +13,7 @@ from projects import edit_recipe
 
 from workbench.context import new_run
 from workbench.errors import RecipeError
-from workbench.lmeval_tasks import folder_digest, is_offline, leaves, local_tasks
+from workbench.lmeval_tasks import folder_digest, is_offline, leaves, local_tasks, most_documents
 from workbench.recipe import load_recipe
 
 TASKS = Path(__file__).parent / "data" / "lmeval_tasks"
@@ -135,3 +135,22 @@ def test_what_the_tasks_are_is_part_of_the_evaluation_and_where_they_lie_is_not(
     (project / "moved" / "messages_shots.jsonl").write_text("{}\n")
     changed = {name for name, id_ in ids().items() if id_ != before[name]}
     assert changed == {name for name in before if name.startswith("evaluate:")}
+
+
+def test_how_many_documents_a_limit_lets_be_asked(project: Path) -> None:
+    limited = [{"task": name, "limit": 7} for name in ("wb_mood", "wb_both_moods", "mmlu")]
+    recipe = with_tasks(project, *limited, {"task": "wb_capital"})
+    assert most_documents(load_recipe(recipe)) == {"wb_mood": 7, "wb_both_moods": 14}
+    edit_recipe(project, lambda r: r["evaluate"].update(lm_eval={"tasks": limited}))
+    assert most_documents(load_recipe(recipe)) == {}
+    edit_recipe(project, lambda r: r["evaluate"].pop("lm_eval"))
+    assert most_documents(load_recipe(recipe)) == {}
+
+
+def test_a_task_that_is_a_bomb_of_aliases_is_refused(tmp_path: Path) -> None:
+    bomb = "x0: &x0 [a]\n" + "".join(
+        f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 14)
+    )
+    (tmp_path / "t.yaml").write_text("task: t\n" + bomb)
+    with pytest.raises(RecipeError, match="more than 100,000 values"):
+        local_tasks(tmp_path)

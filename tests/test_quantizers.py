@@ -14,7 +14,7 @@ from workbench.checkpoint import COMPANIONS, inspect
 from workbench.envs import ENVIRONMENTS
 from workbench.errors import CheckpointError, JobFailure, RecipeError
 from workbench.progress import silent
-from workbench.quantizers import QUANTIZERS, Task, quantizer
+from workbench.quantizers import QUANTIZERS, Task, notes, quantizer
 from workbench.quantizers.cores import threads
 from workbench.quantizers.llmcompressor import LlmCompressor
 from workbench.quantizers.llmcompressor_checks import ignores_head
@@ -117,12 +117,21 @@ def test_group_size_of_an_odd_model() -> None:
     ],
     ids=lambda spec: spec.method,
 )
-def test_quantized_source_is_refused(spec: Any) -> None:
-    quantizer(spec.method).check(spec, SMOL, CPU)
-    done = SMOL.model_copy(update={"quantization": "gptq"})
+def test_quantized_source_is_refused(tiny: Path, spec: Any) -> None:
+    source = SMOL.model_copy(update={"path": str(tiny)})
+    quantizer(spec.method).check(spec, source, CPU)
+    done = source.model_copy(update={"quantization": "gptq"})
     with pytest.raises(RecipeError, match=r"already quantized \(gptq\)") as error:
         quantizer(spec.method).check(spec, done, CPU)
     assert "base_model" in error.value.fix
+
+
+@pytest.mark.parametrize("dtype", ["I16", "F64"])
+@pytest.mark.parametrize("cls", [Fp8Spec, Int8Spec, Nf4Spec])
+def test_weights_in_a_dtype_of_no_model(cls: Any, dtype: str) -> None:
+    variant = cls(name="q")
+    with pytest.raises(RecipeError, match=f"most of the checkpoint's weights are {dtype}"):
+        quantizer(variant.method).check(variant, SMOL.model_copy(update={"dtype": dtype}), CPU)
 
 
 @pytest.mark.parametrize("cls", [Fp8Spec, GptqSpec, AwqSpec, Int8Spec, Nf4Spec])
@@ -379,3 +388,27 @@ def test_interrupt_ends_the_job(tiny: Path, tmp_path: Path) -> None:
     timer.join()
     assert time.monotonic() - began < 20
     assert not (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize(("size", "gpus", "fits"), [(48, 0, False), (64, 0, True), (48, 1, True)])
+def test_heads_that_an_fp8_cache_has_no_room_for_on_a_cpu(
+    tiny: Path, tmp_path: Path, size: int, gpus: int, fits: bool
+) -> None:
+    model = Path(shutil.copytree(tiny, tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"head_dim": size}))
+    machine = CPU.model_copy(update={"gpus": (object(),) * gpus})
+    source = SMOL.model_copy(update={"path": str(model)})
+    variant = NoneSpec(name="kv", kv_cache="fp8")
+    if fits:
+        quantizer("none").check(variant, source, machine)
+    else:
+        with pytest.raises(RecipeError, match="heads of 48 do not fit"):
+            quantizer("none").check(variant, source, machine)
+
+
+@pytest.mark.parametrize("spec", [Fp8Spec(name="q"), Nf4Spec(name="q")], ids=lambda s: s.method)
+def test_an_architecture_in_no_table_is_told_beforehand(spec: Any) -> None:
+    assert notes(spec, SMOL) == []
+    (told,) = notes(spec, SMOL.model_copy(update={"architecture": "FooForCausalLM"}))
+    assert told.startswith("q: ") and "FooForCausalLM" in told

@@ -103,3 +103,14 @@ def test_speed_needs_requests_and_a_lane(size: tuple[SizeCheck, ...]) -> None:
 
 def test_a_suite_that_is_left_out_has_a_sentence_elsewhere() -> None:
     assert not out_of_reach(loaded(policy(quality(min_n=99))), replace(FACTS, suite_sizes={}))
+
+
+def test_a_task_of_lm_eval_whose_limit_is_too_small_is_named() -> None:
+    check = policy(quality(suite="mine", margin=0.05, min_n=10), quality(suite="theirs", min_n=99))
+    (text,) = out_of_reach(loaded(check), FACTS, most={"mine": 20, "other": 1})
+    assert "task 'mine' asks 20 documents at most (its limit): the loss can be bounded" in text
+    assert text.endswith("INCONCLUSIVE at best")
+    enough = fewest(0.05, 0.95, graded=True)
+    assert not out_of_reach(loaded(check), FACTS, most={"mine": enough})
+    (few,) = out_of_reach(loaded(check), FACTS, most={"theirs": 98})
+    assert "and its check wants 99" in few and few.endswith("it can only be INCONCLUSIVE")

@@ -12,43 +12,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from projects import ROOT
+from real_server import served
 
-from workbench.checkpoint import inspect
-from workbench.demo import DEMO_NAME, make_demo_checkpoint
 from workbench.divergence import compare
 from workbench.divergence_ask import trace
 from workbench.divergence_corpus import CALIBRATION, Corpus, HeldOut, build
 from workbench.divergence_trace import read_trace
-from workbench.envs import ensure
-from workbench.hardware import detect
 from workbench.progress import silent
-from workbench.servers import Endpoint, serve
+from workbench.servers import Endpoint
 from workbench.sources import read_rows
 from workbench.spec import CalibrationSpec, DivergenceSpec, ServeSpec
 from workbench.suites import load_suite
-from workbench.support import dtype, lane
 from workbench.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
-HARDWARE = detect()
 TOP_K = 64
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo")
-    return make_demo_checkpoint(
-        ROOT / "results" / "checkpoints" / DEMO_NAME,
-        python=ensure("quantize", HARDWARE.target).python,
-        folder=folder,
-        log=folder / "demo.log",
-        progress=silent,
-    )
-
-
-@pytest.fixture(scope="module")
-def corpus(checkpoint: Path) -> Corpus:
+def corpus(demo: Path) -> Corpus:
     rows = read_rows(ROOT / "calib_data" / "instructions" / "samples.jsonl").rows
     spec = CalibrationSpec(source="instructions", samples=1, max_tokens=64)
     suites = {
@@ -58,28 +41,16 @@ def corpus(checkpoint: Path) -> Corpus:
         DivergenceSpec(tokens=1500, top_k=TOP_K),
         suites,
         HeldOut(spec, rows, ()),
-        Tokenizer.load(checkpoint),
+        Tokenizer.load(demo),
         512,
     )
 
 
 @pytest.fixture(scope="module")
-def endpoint(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    record = inspect(checkpoint)
-    with serve(
-        ServeSpec(max_model_len=512, args=("--enable-prefix-caching",)),
-        engine_name="vllm",
-        checkpoint=checkpoint,
-        model_name="baseline",
-        lane=lane("none", {}, "vllm", HARDWARE),
-        dtype=dtype("auto", record, "vllm", HARDWARE),
-        served_digest=record.weights_digest,
-        twin_of=None,
-        environment=ensure("vllm", HARDWARE.target),
-        hardware=HARDWARE,
-        folder=tmp_path_factory.mktemp("server"),
-        top_logprobs=TOP_K,
-    ) as running:
+def endpoint(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    spec = ServeSpec(max_model_len=512, args=("--enable-prefix-caching",))
+    folder = tmp_path_factory.mktemp("server")
+    with served(demo, folder, spec, top_logprobs=TOP_K) as running:
         yield running
 
 

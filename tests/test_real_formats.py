@@ -19,7 +19,6 @@ from workbench import envs
 from workbench.artifact import examine
 from workbench.calibration import resolve_source, seal
 from workbench.checkpoint import COMPANIONS, digests, inspect
-from workbench.demo import DEMO_NAME, make_demo_checkpoint
 from workbench.errors import JobFailure
 from workbench.hardware import detect
 from workbench.progress import silent
@@ -49,16 +48,9 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Bench:
     folder = tmp_path_factory.mktemp("formats")
     python = envs.ensure("quantize", detect().target, silent).python
-    demo = make_demo_checkpoint(
-        ROOT / "results" / "checkpoints" / DEMO_NAME,
-        python=python,
-        folder=folder / "job",
-        log=folder / "log",
-        progress=silent,
-    )
     cut = cut_layers(demo, folder / "cut", 2)
     spec = CalibrationSpec(source="instructions", samples=8, max_tokens=96)
     source = resolve_source("instructions", ROOT)

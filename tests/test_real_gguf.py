@@ -22,7 +22,6 @@ from workbench import envs
 from workbench.artifact import examine
 from workbench.calibration import resolve_source, seal
 from workbench.checkpoint import COMPANIONS, digests, inspect, weigh
-from workbench.demo import is_complete, make_demo_checkpoint
 from workbench.errors import JobFailure
 from workbench.hardware import detect
 from workbench.jobs import run_job
@@ -124,21 +123,6 @@ class Maker:
 def pythons() -> dict[str, str]:
     target = detect().target
     return {n: envs.ensure(n, target, silent).python for n in ("quantize", "gguf", "llamacpp")}
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory, pythons: dict[str, str]) -> Path:
-    existing = ROOT / "results" / "checkpoints" / "SmolLM2-135M-Instruct"
-    if is_complete(existing):
-        return existing
-    folder = tmp_path_factory.mktemp("demo")
-    return make_demo_checkpoint(
-        folder / "demo",
-        python=pythons["quantize"],
-        folder=folder / "job",
-        log=folder / "log",
-        progress=silent,
-    )
 
 
 def sealed_set(source: Path, folder: Path) -> tuple[Calibration, Path]:

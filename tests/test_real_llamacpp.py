@@ -26,7 +26,7 @@ from test_servers import gone
 
 from workbench.checkpoint import inspect, weigh
 from workbench.client import Client, Completion, RequestFailed
-from workbench.demo import DEMO_NAME, make_demo_checkpoint
+from workbench.demo import DEMO_NAME
 from workbench.dialect import LlamaCppDialect
 from workbench.envs import ensure
 from workbench.errors import ServingFailure
@@ -74,20 +74,8 @@ def pythons() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, pythons: dict[str, str]) -> Path:
-    folder = tmp_path_factory.mktemp("demo")
-    return make_demo_checkpoint(
-        ROOT / "results" / "checkpoints" / DEMO_NAME,
-        python=pythons["quantize"],
-        folder=folder,
-        log=folder / "demo.log",
-        progress=silent,
-    )
-
-
-@pytest.fixture(scope="module")
 def served_folder(
-    tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, pythons: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, demo: Path, pythons: dict[str, str]
 ) -> Path:
     """The checkpoint as a GGUF in float32."""
     folder = tmp_path_factory.mktemp("gguf")
@@ -98,7 +86,7 @@ def served_folder(
         quantizer("gguf").quantize(
             Task(
                 variant,
-                inspect(checkpoint),
+                inspect(demo),
                 out,
                 folder=folder / kind,
                 log=folder / f"{kind}.log",
@@ -113,8 +101,8 @@ def served_folder(
 
 
 @pytest.fixture(scope="module")
-def tokenizer(checkpoint: Path) -> Tokenizer:
-    return Tokenizer.load(checkpoint)
+def tokenizer(demo: Path) -> Tokenizer:
+    return Tokenizer.load(demo)
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +208,7 @@ def test_tokens_are_counted_as_we_count_them(endpoint: Endpoint, tokenizer: Toke
 
 
 def test_the_likelihood_of_a_choice_is_what_transformers_says(
-    endpoint: Endpoint, tokenizer: Tokenizer, checkpoint: Path, pythons: dict[str, str]
+    endpoint: Endpoint, tokenizer: Tokenizer, demo: Path, pythons: dict[str, str]
 ) -> None:
     prompts = [
         rendered(tokenizer, "Is this review positive or negative? 'I loved every minute.'"),
@@ -252,7 +240,7 @@ def test_the_likelihood_of_a_choice_is_what_transformers_says(
         before, ids = tokenizer.encode(prompt, False), tokenizer.encode(prompt + choice, False)
         asked.append((common_length(before, ids), ids))
     said = subprocess.run(
-        [pythons["quantize"], "-c", TRANSFORMERS, str(checkpoint)],
+        [pythons["quantize"], "-c", TRANSFORMERS, str(demo)],
         input=json.dumps(asked),
         capture_output=True,
         text=True,

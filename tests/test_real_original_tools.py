@@ -20,7 +20,6 @@ from workbench import envs
 from workbench.artifact import examine
 from workbench.calibration import resolve_source, seal
 from workbench.checkpoint import COMPANIONS, digests, inspect
-from workbench.demo import DEMO_NAME, make_demo_checkpoint
 from workbench.errors import JobFailure
 from workbench.hardware import detect
 from workbench.progress import silent
@@ -45,15 +44,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Bench:
     folder = tmp_path_factory.mktemp("original")
-    demo = make_demo_checkpoint(
-        ROOT / "results" / "checkpoints" / DEMO_NAME,
-        python=python("quantize"),
-        folder=folder / "job",
-        log=folder / "log",
-        progress=silent,
-    )
     cut = cut_layers(demo, folder / "cut", 2)
     spec = CalibrationSpec(source="instructions", samples=4, max_tokens=32)
     source = resolve_source("instructions", ROOT)

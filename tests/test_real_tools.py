@@ -12,27 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import ROOT
+from real_server import HARDWARE, served
 from test_evaluate import TOOL, suite
 
 from workbench.checkpoint import inspect
-from workbench.demo import DEMO_NAME, make_demo_checkpoint
 from workbench.envs import ensure
 from workbench.evaluate import read_rows, run_suite
-from workbench.hardware import detect
 from workbench.progress import silent
 from workbench.quantizers import Task, quantizer
 from workbench.records import SuiteResult
-from workbench.servers import Endpoint, serve
+from workbench.servers import Endpoint
 from workbench.spec import Sample, ServeSpec
 from workbench.suites import Suite
-from workbench.support import dtype, lane
 from workbench.tokenizer import Tokenizer
 from workbench.variants import GgufSpec
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
-HARDWARE = detect()
 TOOLS_SHOWN = """{%- if tools %}{{ '<|im_start|>system\\n# Tools\\n' }}
 {%- for tool in tools %}{{ tool | tojson }}{{ '\\n' }}{% endfor %}
 {{- 'Call one as <tool_call>{"name": NAME, "arguments": {...}}</tool_call><|im_end|>\\n' }}
@@ -59,18 +55,6 @@ CITY = {
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo")
-    return make_demo_checkpoint(
-        ROOT / "results" / "checkpoints" / DEMO_NAME,
-        python=ensure("quantize", HARDWARE.target).python,
-        folder=folder,
-        log=folder / "demo.log",
-        progress=silent,
-    )
-
-
-@pytest.fixture(scope="module")
 def tooled(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same checkpoint with a chat template that shows tools."""
     folder = tmp_path_factory.mktemp("tooled")
@@ -86,15 +70,13 @@ def tooled(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def server(engine: str, checkpoint: Path, folder: Path) -> Iterator[tuple[Endpoint, Tokenizer]]:
-    record = inspect(checkpoint)
-    loaded = checkpoint
-    method = "none"
+    loaded, method = checkpoint, "none"
     if engine == "llamacpp":
         loaded, method = folder / "checkpoint", "gguf"
         quantizer("gguf").quantize(
             Task(
                 GgufSpec(name="source", type="source", imatrix=False),
-                record,
+                inspect(checkpoint),
                 loaded,
                 folder=folder,
                 log=folder / "gguf.log",
@@ -103,26 +85,21 @@ def server(engine: str, checkpoint: Path, folder: Path) -> Iterator[tuple[Endpoi
                 converted=None,
             )
         )
-    with serve(
+    with served(
+        checkpoint,
+        folder / "server",
         ServeSpec(max_model_len=1024),
-        engine_name=engine,
-        checkpoint=loaded,
-        model_name="baseline",
-        lane=lane(method, {"type": "source"}, engine, HARDWARE),
-        dtype=dtype("auto", record, engine, HARDWARE),
-        served_digest=record.weights_digest,
-        twin_of=None,
-        environment=ensure(engine, HARDWARE.target),
-        hardware=HARDWARE,
-        folder=folder / "server",
+        engine=engine,
+        loaded=loaded,
+        made=(method, {"type": "source"}),
         concurrency=4,
         tools=True,
     ) as running:
         yield running, Tokenizer.load(checkpoint)
 
 
-def ask(served: tuple[Endpoint, Tokenizer], of: Suite, rows: Path) -> SuiteResult:
-    endpoint, tokenizer = served
+def ask(running: tuple[Endpoint, Tokenizer], of: Suite, rows: Path) -> SuiteResult:
+    endpoint, tokenizer = running
     result = run_suite(
         endpoint,
         of,
@@ -173,20 +150,20 @@ def test_suites_of_a_real_server(
     engine: str, template: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     checkpoint: Path = request.getfixturevalue(template)
-    with server(engine, checkpoint, tmp_path / "made") as served:
+    with server(engine, checkpoint, tmp_path / "made") as running:
         shown = {}
         for choice in ("auto", "required"):
             rows = tmp_path / f"{choice}.jsonl"
-            result = ask(served, tools(choice), rows)
+            result = ask(running, tools(choice), rows)
             shown[choice] = result.conditions["asked"]
             check_calls(rows, required=choice == "required")
         assert ("shows none" in shown["auto"]) == (template == "demo")
-        ask(served, tools("required", max_tokens=4), tmp_path / "cut.jsonl")
+        ask(running, tools("required", max_tokens=4), tmp_path / "cut.jsonl")
         ranked = suite(3, choices=[" yes", " 不好"], chat_template=True)
-        assert ask(served, ranked, tmp_path / "ranked.jsonl").failed == 0
+        assert ask(running, ranked, tmp_path / "ranked.jsonl").failed == 0
         drawn = suite(2, repeats=2, sampling={"temperature": 1.5, "top_p": 0.95}, max_tokens=16)
-        first = ask(served, drawn, tmp_path / "drawn.jsonl")
-        again = ask(served, drawn, tmp_path / "again.jsonl")
+        first = ask(running, drawn, tmp_path / "drawn.jsonl")
+        again = ask(running, drawn, tmp_path / "again.jsonl")
         outputs = [r.output for r in read_rows(tmp_path / "drawn.jsonl")]
         assert len(set(outputs)) > 1 and first.n == 4
         if engine == "vllm":

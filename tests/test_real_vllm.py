@@ -12,24 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 from jsonschema import Draft202012Validator
-from projects import ROOT
+from real_server import served
 from test_servers import gone
 
-from workbench.checkpoint import inspect
 from workbench.client import Client, Completion
-from workbench.demo import DEMO_NAME, make_demo_checkpoint
-from workbench.envs import ensure
-from workbench.hardware import detect
 from workbench.profile import run_profile
-from workbench.progress import silent
-from workbench.servers import Canary, Endpoint, attach, serve
+from workbench.servers import Canary, Endpoint, attach
 from workbench.spec import ProfileSpec, ServeSpec, WorkloadSpec
-from workbench.support import dtype, lane
 from workbench.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
-HARDWARE = detect()
 COUNTRIES = (
     *("France", "Italy", "Spain", "Japan", "Egypt", "Peru", "Norway", "Kenya"),
     *("India", "China", "Cuba", "Chile", "Iran", "Mali", "Nepal", "Oman"),
@@ -38,20 +31,8 @@ QUESTIONS = [f"What is the capital of {c}? Answer in one short sentence." for c 
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo")
-    return make_demo_checkpoint(
-        ROOT / "results" / "checkpoints" / DEMO_NAME,
-        python=ensure("quantize", HARDWARE.target).python,
-        folder=folder,
-        log=folder / "demo.log",
-        progress=silent,
-    )
-
-
-@pytest.fixture(scope="module")
-def tokenizer(checkpoint: Path) -> Tokenizer:
-    return Tokenizer.load(checkpoint)
+def tokenizer(demo: Path) -> Tokenizer:
+    return Tokenizer.load(demo)
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def endpoint(checkpoint: Path, tokenizer: Tokenizer, folder: Path) -> Iterator[Endpoint]:
-    record = inspect(checkpoint)
-    with serve(
-        ServeSpec(max_model_len=1024),
-        engine_name="vllm",
-        checkpoint=checkpoint,
-        model_name="baseline",
-        lane=lane("none", {}, "vllm", HARDWARE),
-        dtype=dtype("auto", record, "vllm", HARDWARE),
-        served_digest=record.weights_digest,
-        twin_of=None,
-        environment=ensure("vllm", HARDWARE.target),
-        hardware=HARDWARE,
-        folder=folder,
-        canary=Canary(rendered(tokenizer, QUESTIONS[0]), 8, "Paris"),
-    ) as running:
+def endpoint(demo: Path, tokenizer: Tokenizer, folder: Path) -> Iterator[Endpoint]:
+    canary = Canary(rendered(tokenizer, QUESTIONS[0]), 8, "Paris")
+    with served(demo, folder, ServeSpec(max_model_len=1024), canary=canary) as running:
         pids = [running.pid, *(p.pid for p in psutil.Process(running.pid).children(recursive=True))]
         assert len(pids) > 1
         yield running

@@ -294,6 +294,7 @@ def test_damaged_lock(tmp_path: Path, content: str) -> None:
         ("method: fp8", r'method: fp8, ignore: ["a\0"]', "a NUL character"),
         ("method: fp8", r"method: fp8, ignore: ['re:(']", "'re:(' is no regular expression"),
         ("method: fp8", r"method: fp8, ignore: ['re:']", "'re:' and a pattern"),
+        ("method: fp8", "method: fp8, ignore: [lm_head, Linear]", "'Linear' is a class of layers"),
         ("method: fp8", r"method: fp8, ignore: ['']", "'re:' and a pattern"),
         ("samples: 4", "samples: 4, seed: -1", "calibration.seed"),
         ("samples: 4", "samples: 4, seed: 1" + "0" * 400, "calibration.seed"),
@@ -317,3 +318,41 @@ def test_a_recipe_outside_a_project_is_told_so_before_its_own_mistakes(tmp_path:
     # One that is not there at all is told that.
     with pytest.raises(RecipeError, match="no file"):
         load_recipe(tmp_path / "recipes.yaml")
+
+
+BOMB = "x: &x0 [a]\n" + "".join(
+    f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 14)
+)
+
+
+def test_a_recipe_that_is_a_bomb_of_aliases_is_refused(project: Path) -> None:
+    recipe = project / "recipe.yaml"
+    for text in (
+        RECIPE + BOMB,
+        BOMB + RECIPE,
+        RECIPE.replace("policy.yaml", "policy.yaml\n" + BOMB),
+    ):
+        recipe.write_text(text)
+        with pytest.raises(RecipeError, match="more than 100,000 values") as error:
+            load_recipe(recipe)
+        assert error.value.where.startswith(f"{recipe}:") and "alias" in error.value.fix
+    recipe.write_text(RECIPE)
+    (project / "policy.yaml").write_text(POLICY + BOMB)
+    with pytest.raises(RecipeError, match="more than 100,000 values") as error:
+        load_recipe(recipe)
+    assert str(project / "policy.yaml") in error.value.where
+
+
+def test_many_problems_are_counted_and_not_all_listed(project: Path) -> None:
+    recipe = project / "recipe.yaml"
+    recipe.write_text(RECIPE + "".join(f"k{i}: {'v' * 300}\n" for i in range(2000)))
+    with pytest.raises(RecipeError, match="2000 problems") as error:
+        load_recipe(recipe)
+    assert "and 1980 more" in error.value.what and len(error.value.what) < 20_000
+
+
+def test_a_kv_cache_no_machine_has(project: Path) -> None:
+    recipe = project / "recipe.yaml"
+    recipe.write_text(RECIPE + "serve: {kv_cache_gib: 1.0e+308}\n")
+    with pytest.raises(RecipeError, match="less than or equal to 65536"):
+        load_recipe(recipe)

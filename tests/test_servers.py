@@ -567,7 +567,12 @@ def test_the_recipe_may_name_another_tool_parser(tmp_path: Path, args: tuple[str
 
 
 @pytest.mark.parametrize(
-    "argument", ["--api-key", "--api-key=x", "--port", "--model", "--dtype", "--kv-cache-dtype"]
+    "argument",
+    [
+        *("--api-key", "--api-key=x", "--port", "--model", "--dtype", "--kv-cache-dtype"),
+        *("--load-format", "--tokenizer=other", "--hf_overrides", "--trust-remote-code"),
+        *("--dtyp", "--load_form=dummy", "--hf-overrides.rope_theta", "--quantization+"),
+    ],
 )
 def test_the_recipe_may_not_set_what_the_workbench_decides(tmp_path: Path, argument: str) -> None:
     with pytest.raises(RecipeError, match="may not set") as failure:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 from projects import ROOT, edit_recipe
 
 from workbench.calibration_spec import CalibrationSpec, ColumnsSpec, HubSource
+from workbench.checkpoint import COMPANIONS, INDEX
+from workbench.context import HUB_FILES
 from workbench.digest import sha256_bytes
 from workbench.errors import CalibrationError, RecipeError
 from workbench.recipe import load_recipe
@@ -442,3 +445,35 @@ def test_rows_of_other_names_are_told_which_columns_to_name(
         wanted = ColumnsSpec.model_validate(yaml.safe_load(columns))
         if "messages" not in columns:
             assert read_rows(path, wanted).rows
+
+
+def test_conversations_that_call_tools_are_counted_and_not_rendered_without(tmp_path: Path) -> None:
+    call = [{"type": "function", "function": {"name": "weather", "arguments": "{}"}}]
+    rows = [
+        {"id": "said", "messages": [{"role": "assistant", "content": "so", "tool_calls": call}]},
+        {"id": "null", "messages": [{"role": "assistant", "content": None, "tool_calls": call}]},
+        {"id": "none", "messages": [{"role": "user", "content": "hello", "tool_calls": None}]},
+    ]
+    path = tmp_path / "s.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = read_rows(path)
+    assert [row.id for row in found.rows] == ["none"]
+    assert found.skipped == {"with tool calls": ["said", "null"]}
+
+
+def test_a_key_given_twice_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two", "text": "three"}\n')
+    with pytest.raises(CalibrationError, match="the key 'text' is given twice") as error:
+        read_rows(path)
+    assert error.value.where.endswith(":2")
+
+
+def test_what_a_hub_model_is_fetched_with() -> None:
+    """What the artifact must share with its source, and the card that names licence and base."""
+
+    def fetched(name: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in HUB_FILES)
+
+    assert all(map(fetched, (*COMPANIONS, "README.md", "config.json", INDEX)))
+    assert not any(map(fetched, ("pytorch_model.bin", "modeling_x.py", "model.gguf")))

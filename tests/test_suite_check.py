@@ -264,3 +264,27 @@ def test_nothing_in_a_suite_reaches_the_terminal_raw(own: Path) -> None:
     for done in (call("check"), call("list")):
         assert done.returncode == 0, done.stderr
         assert "\x1b" not in done.stdout and "\x07" not in done.stdout
+
+
+def test_control_codes_and_long_values_do_not_reach_the_terminal_in_errors(own: Path) -> None:
+    codes = "\x1b[2J\x07\r\x9b"
+    suites = own / "eval_suites"
+    twice = [{"id": f"a{codes}", "question": "q", "target": "x"}] * 2
+    write(suites / "ids", GENERATE | {"name": "ids"}, *twice)
+    write(suites / "keys", GENERATE | {"name": "keys", f"k{codes}": 1}, *many(2))
+    write(suites / "long", GENERATE | {"name": "long", "tier": f"{codes}x" * 10**5}, *many(2))
+    done = call("check")
+    assert done.returncode == 2 and not done.stdout
+    assert r"id 'a\x1b[2J\x07\r\x9b' is used twice" in done.stderr.replace("\\\\", "\\")
+    assert r"unknown key 'k\x1b[2J\x07\r\x9b'" in done.stderr
+    assert "more characters" in done.stderr and len(done.stderr) < 10_000
+    assert not set(codes[:1] + codes[4:]) & set(done.stderr + call("list").stdout)
+
+
+def test_a_finding_is_one_line_with_an_end(own: Path) -> None:
+    choices = {"choices": ["yes", "no\x1b[2J"], "target": "yes"}
+    samples = [{"id": f"s{i}", "question": "q", "language": "x\n" * 5000} | choices for i in (1, 2)]
+    write(own / "eval_suites" / "fine", RANK | {"name": "fine"}, *samples)
+    done = call("check")
+    assert done.returncode == 0 and max(map(len, done.stdout.splitlines())) < 2100
+    assert len(done.stdout.splitlines()) < 10

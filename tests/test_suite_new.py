@@ -344,3 +344,57 @@ def test_new_then_check(tmp_path: Path) -> None:
     assert "choices, of every sample: negative, positive" in done.stdout
     again = call("new", "mood", "--from", "rows.csv")
     assert again.returncode == 2 and "where:" in again.stderr and "fix:" in again.stderr
+
+
+# --------------------------------------------------------------------------- hostile files
+
+
+def test_a_file_of_very_many_columns_is_read_in_linear_time(tmp_path: Path) -> None:
+    n = 300_000
+    header, cells = ",".join(f"c{i}" for i in range(n)), ",".join(["x"] * n)
+    ((line, fields),) = read_rows(rows(tmp_path, f"{header}\n{cells}\n"))
+    assert line == 2 and len(fields) == n
+    error = refused(tmp_path, rows(tmp_path, f"{header}\n{cells}\n"), Wanted(scorer="contains"))
+    assert "'target'" in error.what and len(str(error)) < 1000
+    with pytest.raises(SuiteError, match="two columns 'c7'"):
+        read_rows(rows(tmp_path, f"{header},c7\n{cells},x\n"))
+
+
+def test_a_long_text_stands_in_a_cell(tmp_path: Path) -> None:
+    source = rows(tmp_path, f"q,target\n{'x ' * 100_000},x\n")
+    made = new_suite(tmp_path / "suites", "mine", source, Wanted(scorer="contains"))
+    assert len(made.samples[0].model_dump()["q"]) == 200_000
+
+
+def test_a_cell_without_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.tables.MOST_CHARACTERS", 100)
+    error = refused(tmp_path, rows(tmp_path, f"q,target\na,x\n{'x' * 200},x\n"), MOOD)
+    assert "a value is longer than" in error.what and error.where.endswith("rows.csv:3")
+
+
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [
+        (".nan", "Out of range float"),
+        ("-.inf", "Out of range float"),
+        ("2026-01-01", "date is not JSON"),
+        ("&a [*a]", "names no scorer"),
+    ],
+)
+def test_an_option_that_json_has_no_word_for(tmp_path: Path, option: str, what: str) -> None:
+    wanted = Wanted(scorer=f"{{name: numeric, absolute: {option}}}", prompt="{topic}")
+    error = refused(tmp_path, rows(tmp_path), wanted)
+    assert what in error.what and error.where == "--scorer"
+
+
+def test_a_scorer_that_is_a_bomb_of_aliases_is_none(tmp_path: Path) -> None:
+    bomb = "{a0: &a0 x, " + ", ".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]" for i in range(1, 12))
+    error = refused(tmp_path, rows(tmp_path), Wanted(scorer=bomb + "}", prompt="{topic}"))
+    assert "names no scorer" in error.what and len(str(error)) < 1000
+
+
+@pytest.mark.parametrize("deep", [150, 900])
+def test_a_row_that_is_nested_too_deep_is_named(tmp_path: Path, deep: int) -> None:
+    line = f'{{"q": "a", "target": "x", "w": {"[" * deep}{"]" * deep}}}\n'
+    error = refused(tmp_path, rows(tmp_path, line, "r.jsonl"), Wanted(scorer="contains"))
+    assert "nested too deep" in error.what and error.where.endswith("r.jsonl:1")

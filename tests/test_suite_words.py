@@ -76,3 +76,21 @@ def test_a_suite_with_one_is_refused_at_its_line(
         load_suite(folder)
     assert caught.value.where == f"{folder / 'suite.yaml'}:{line}"
     assert caught.value.fix.startswith("put it in quotes")
+
+
+@pytest.mark.parametrize(
+    ("schema", "n"),
+    [
+        ("{type: string, const: true}", 1),
+        ("{const: false, type: [string, 'null']}", 1),
+        ("{type: integer, default: TRUE}", 1),
+        ("{const: off}", 1),
+        ("{const: true}", 0),
+        ("{type: boolean, const: true}", 0),
+        ("{type: [boolean, 'null'], default: off}", 0),
+        ("{type: string, const: 'true'}", 0),
+    ],
+)
+def test_a_single_truth_value_where_another_type_is_said(schema: str, n: int) -> None:
+    text = TOOL.format(enum="low", key="lamp").replace("{type: string, enum: [low]}", schema)
+    assert [line for line, *_ in said(text)] == [8] * n

@@ -11,6 +11,7 @@ from suite_folders import CALLS, GENERATE, JSON, RANK, SAMPLE, SCHEMA, WEATHER, 
 
 from workbench.errors import SuiteError
 from workbench.prompts import question_text, shows_tools
+from workbench.scorers import grade
 from workbench.suite_check import check_suite
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import (
@@ -627,3 +628,122 @@ def test_a_plain_prompt_begins_as_the_tokenizers_own_texts_do() -> None:
     chat = SuiteSpec.model_validate(GENERATE | {"chat_template": True})
     sample = Sample.model_validate(SAMPLE)
     assert render_prompt(chat, sample, Opening()).startswith("[user]"), "the template's business"
+
+
+# --------------------------------------------------------------------------- hostile files
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        (BOMB, "more than 100,000 values, counted with every alias written out", "alias"),
+        (f"a: &a {'x' * 10**6}\nb: [{'*a, ' * 50}]\n", "more than 100,000 values", "alias"),
+        ("a0: &a0 {k: v, l: w}\n" + "".join(
+            f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40)),
+         "more than 100,000 values", "alias"),
+        ("a: &a [*a]\n", "alias 'a' stands inside itself", "write it out"),
+        ("[" * 5000, "nested too deep, more than 100 levels", "nest less"),
+        ("a: 0x" + "f" * 5000, "a number of 5,002 characters", "quotes"),
+        ("# " + "x" * 5 * 2**20, "larger than 4 MiB", "files of their own"),
+        ("- x\n" * 200_000, "more than 100,000 values", "write less"),
+    ],
+)  # fmt: skip
+def test_a_file_that_grows_when_it_is_read_is_refused(
+    make: Make, text: str, what: str, fix: str
+) -> None:
+    error = refused(make(text, SAMPLE))
+    assert what in error.what and fix in error.fix and "suite.yaml" in error.where
+    assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("sampling", "what", "fix"),
+    [
+        ({"sampling": {"stop": [""]}}, "'sampling.stop.0'", "between the quotes"),
+        ({"sampling": {"stop": ["x"] * 17}}, "'sampling.stop'", "at most 16"),
+        ({"sampling": {"seed": 2**31}}, "'sampling.seed'", "use 2147483647 or less"),
+        ({"sampling": {"seed": 2**70}}, "'sampling.seed'", "use 2147483647 or less"),
+        ({"max_tokens": 2**20 + 1}, "'max_tokens'", "use 1048576 or less"),
+        ({"max_tokens": 10**300}, "'max_tokens'", "use 1048576 or less"),
+    ],
+)
+def test_what_no_server_takes_is_refused(
+    make: Make, sampling: dict[str, Any], what: str, fix: str
+) -> None:
+    error = refused(make(GENERATE | sampling, SAMPLE))
+    assert what in error.what and fix in error.fix, error
+
+
+def test_the_largest_seed_and_answer_are_taken(make: Make) -> None:
+    most = {"sampling": {"seed": 2**31 - 1, "stop": ["\n"]}, "max_tokens": 2**20}
+    assert load_suite(make(GENERATE | most, SAMPLE)).spec.max_tokens == 2**20
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GENERATE | {"max_tokens": "x" * 10**5},
+        GENERATE | {"x" * 10**5: 1},
+        GENERATE | {"ask": "x" * 10**5},
+        GENERATE | {"scorer": "x" * 10**5},
+        GENERATE | {"tags": {"x" * 10**5: 1}},
+        GENERATE | {f"k{i}": 1 for i in range(5000)},
+        CALLS | {"tools": [WEATHER | {"function": {"name": "x" * 10**5}}]},
+        CALLS | {"tools": [{"type": "function", "function": {"name": "é"}}] * 3000},
+        JSON | {"response_schema": {"type": "x" * 10**5}},
+        JSON | {"response_schema": {"$ref": "#/" + "x" * 10**5}},
+    ],
+)
+def test_what_is_wrong_is_not_repeated_whole(make: Make, spec: dict[str, Any]) -> None:
+    assert len(str(refused(make(spec, SAMPLE)))) < 15_000
+
+
+def test_long_values_of_samples_are_not_repeated_whole(make: Make) -> None:
+    long = "x" * 10**5
+    for bad in ({"id": long}, {"target": [1, long]}, {"choices": long}):
+        assert len(str(refused(make(GENERATE, SAMPLE | bad)))) < 2000
+    twice = f'{{"id": "a", "{long}": 1, "{long}": 2}}'
+    assert len(str(refused(make(GENERATE, twice)))) < 2000
+    assert len(str(refused(make(JSON, SAMPLE | {"target": {long: 1}})))) < 2000
+
+
+def test_an_object_of_many_keys_with_one_twice_is_read_in_linear_time(make: Make) -> None:
+    keys = ", ".join(f'"k{i}": 1' for i in range(200_000))
+    assert "'k9' is given twice" in refused(make(GENERATE, f'{{{keys}, "k9": 2}}')).what
+
+
+@pytest.mark.parametrize("deep", [101, 300, 900])
+def test_a_sample_that_is_nested_too_deep_is_named(make: Make, deep: int) -> None:
+    for opened, closed in (("[", "]"), ('{"a":', "}")):
+        nested = opened * deep + "1" + closed * deep
+        error = refused(make(GENERATE, SAMPLE, f'{{"id": "b", "target": "x", "w": {nested}}}'))
+        assert "nested too deep, more than 100 levels" in error.what
+        assert error.where.endswith("samples.jsonl:2")
+
+
+def test_a_number_without_end_is_named(make: Make) -> None:
+    error = refused(make(GENERATE, f'{{"id": "b", "target": {"9" * 5000}}}'))
+    assert "a number of more than 4,300 digits" in error.what
+
+
+def test_a_prompt_that_shows_much_too_often_is_refused(make: Make) -> None:
+    spec = GENERATE | {"prompt": "{question}" * 2000}
+    error = refused(make(spec, SAMPLE | {"question": "word " * 2000}))
+    assert "the prompt would be 20," in error.what and "16,777,216 are most" in error.what
+
+
+def test_a_pattern_that_backtracks_does_not_hang_a_check(make: Make) -> None:
+    schema = SCHEMA | {"properties": {"n": {"type": "string", "pattern": "^(a+)+$"}}}
+    spec = JSON | {"response_schema": schema}
+    error = refused(make(spec, SAMPLE | {"target": {"n": "a" * 60 + "!"}}))
+    assert "does not match" in error.what
+    suite = load_suite(make(spec, SAMPLE | {"target": {"n": "a" * 60}}))
+    found = grade(suite, suite.samples[0], json.dumps({"n": "a" * 60 + "!"}))
+    assert found.flags == ("schema_violation",)
+    look = {"n": {"type": "string", "pattern": "(?=a)a"}}
+    error = refused(make(JSON | {"response_schema": SCHEMA | {"properties": look}}, SAMPLE))
+    assert "RE2 does not take look-around" in error.what

@@ -191,3 +191,34 @@ def test_a_record_that_is_none_is_code_2(workbench: Call, run: Path, content: by
     assert gate.returncode == (11 if content is None else 2), gate.stdout + gate.stderr
     plan = workbench("plan", "recipe.yaml")
     assert plan.returncode == 0 and "to do" in plan.stdout, plan.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["variants/bad/manifest.json", "variants/bad/evaluation.json", "checkpoint.json"],
+)
+def test_a_record_of_the_run_edited_by_hand(workbench: Call, run: Path, name: str) -> None:
+    true = (run / name).read_bytes()
+    edited = json.loads(true)
+    key = {"manifest.json": "seconds", "checkpoint.json": "weight_bytes"}.get(Path(name).name)
+    edited |= {key: 12345} if key else {"suites": edited["suites"], "id": edited["id"]}
+    if not key:
+        edited["suites"][0]["score"] = 1.0
+    (run / name).write_text(json.dumps(edited))
+    for command in ("gate", "report"):
+        refused = workbench(command)
+        assert refused.returncode == 2, refused.stdout
+        assert "edited since it was written" in refused.stderr and name in refused.stderr
+    assert workbench("run", "recipe.yaml").returncode == 10
+    assert (run / name).read_bytes() == true
+    assert workbench("gate").returncode == 10
+
+
+def test_the_record_of_an_artifact_edited_by_hand(workbench: Call, run: Path) -> None:
+    (record,) = (run.parent / "artifacts").glob("quantize-*/record.json")
+    edited = json.loads(record.read_text())
+    edited["artifact"]["checks"][0]["status"] = "FAIL"
+    record.write_text(json.dumps(edited))
+    assert workbench("run", "recipe.yaml").returncode == 10
+    statuses = {c["status"] for c in json.loads(record.read_text())["artifact"]["checks"]}
+    assert "FAIL" not in statuses

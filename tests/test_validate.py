@@ -308,3 +308,40 @@ def test_samples_longer_than_the_context_are_counted_and_named(
     edit_recipe(project, lambda r: r["serve"].update(max_model_len=72))
     done = workbench("validate", "recipe.yaml")
     assert "are longer than the context of 72 tokens" in done.stdout + done.stderr
+
+
+def test_the_tokenizer_of_another_model(workbench: Call, project: Path, tiny: Path) -> None:
+    model = Path(shutil.copytree(tiny, project / "model"))
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append(
+        {
+            **{"id": 99_999, "content": "the", "special": False, "normalized": False},
+            **{"single_word": False, "lstrip": False, "rstrip": False},
+        }
+    )
+    tokenizer["model"]["vocab"]["the"] = 99_999
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    edit_recipe(project, lambda r: r["model"].update(path=str(model)))
+    message = refused(workbench)
+    assert "token 99999, and the model has 512 embeddings" in message
+    edit_recipe(project, lambda r: r.update(calibration=None))
+    assert "token 99999" in refused(workbench)  # found by the suites' prompts alone, too
+
+
+def test_weights_that_are_no_file(workbench: Call, project: Path, tiny: Path) -> None:
+    model = Path(shutil.copytree(tiny, project / "model"))
+    edit_recipe(project, lambda r: r["model"].update(path=str(model)))
+    weights = model / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to("/nowhere")
+    assert "model.safetensors" in refused(workbench)
+    weights.unlink()
+    weights.mkdir()
+    assert "model.safetensors" in refused(workbench)
+
+
+def test_home_of_nobody(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["calibration"].update(source="~nobody-here/x.jsonl"))
+    assert "there is no calibration source" in refused(workbench)
+    edit_recipe(project, lambda r: r["model"].update(path="~nobody-here/x"))
+    assert "is not there" in refused(workbench)

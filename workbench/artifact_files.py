@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.artifact_records import ArtifactCheck, ArtifactStatus
+from workbench.calibration_records import seal_of
 from workbench.checkpoint import COMPANIONS, INDEX, read_config
 from workbench.records import Calibration, Checkpoint
 from workbench.store import read_record
@@ -142,4 +143,6 @@ def calibration(folder: Path, sealed: Calibration | None) -> ArtifactCheck:
         )
         if theirs != ours
     ]
+    if found.seal != seal_of(found):
+        wrong.append("what calibration.json says is not what its seal was made of")
     return check("calibration", wrong, f"calibration.json holds the seal {sealed.seal[:16]}")

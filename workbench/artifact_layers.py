@@ -64,6 +64,8 @@ class Account:
             although the recipe ignores them.
         left: linear layers the tool's own config leaves out, and the recipe does not speak of.
         kv_scales: names of the scales of the KV cache.
+        hidden: name -> tensor of the source, where NaN leaves no trace in the scales: bitsandbytes
+            makes a number of it.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -74,6 +76,7 @@ class Account:
     undeclared: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     kv_scales: list[str] = field(default_factory=list)
+    hidden: dict[str, Tensor] = field(default_factory=dict)
 
 
 def account(
@@ -150,6 +153,8 @@ def _quantized(
     layer = read_layer(module, (outputs, inputs), made, scheme)
     used.update(layer.parts)
     found.layers.append(layer)
+    if scheme.kind == "nf":
+        found.hidden[name] = tensor
     found.missing += layer.problems
     size = sum(made[p].bytes for p in layer.parts)
     found.entries.append(Entry(name, scheme.name, "quantized", True, tensor.elements, size))
@@ -240,6 +245,9 @@ def finite(found: Account, made: Mapping[str, Tensor]) -> ArtifactCheck:
     for name in names:
         if count := tensors.not_finite(made[name]):
             problems.append(f"{count} values of '{name}' are NaN or infinite")
+    for name, tensor in found.hidden.items():
+        if count := tensors.not_finite(tensor):
+            problems.append(f"{count} values of '{name}' of the source are NaN or infinite")
     return check("finite", problems, f"no NaN or infinity in {len(names)} tensors")
 
 

@@ -1,8 +1,9 @@
 """One pass over the questions of a suite: asked concurrently and bounded, one row for each.
 
-Rows are appended as answers come. A request that fails is a row with `error` and no score, and so
-is what the time limit of the suite left unanswered; only a server that is gone, or that fails at
-one sample after the other, raises. What was answered is in the file by then.
+Rows are appended as answers come, without a grade: nothing of the user's own runs while requests
+are open. A request that fails is a row with `error`, and so is what the time limit of the suite
+left unanswered; only a server that is gone, or that fails at one sample after the other, raises.
+What was answered is in the file by then.
 """
 
 from __future__ import annotations
@@ -18,13 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.client import Client, Completion, RequestFailed
 from workbench.digest import content_id
 from workbench.errors import ServingFailure
-from workbench.evaluation_records import Flag
 from workbench.progress import Progress
 from workbench.questions import Question, check_tokens, guides
 from workbench.ranking import RANKINGS
 from workbench.records import SampleRow
 from workbench.rows import RowFile, clean_text
-from workbench.scorers import Grade, grade
 from workbench.scorers.flags import flags_of
 from workbench.suites import Suite
 from workbench.tool_routes import TOOL_ROUTES
@@ -210,19 +209,15 @@ class Asking:
     def _answer(
         self, question: Question, output: str, *, finish_reason: str | None, **fields: Any
     ) -> SampleRow:
-        """The row of an answer, graded; a judge grades later, when all are there."""
-        judged = self._suite.spec.scorer.name == "judge"
-        given = None if judged else grade(self._suite, question.sample, output)
+        """The row of an answer, without a grade: `workbench.grading` gives it one later."""
+        generated = self._suite.spec.ask != "rank_choices"
         return SampleRow(
             id=question.sample.id,
             repeat=question.repeat,
             **question.identity,
             output=output,
-            score=given.score if given else None,
-            flags=_flags(
-                given, output if self._suite.spec.ask != "rank_choices" else None, finish_reason
-            ),
-            grade=dict(given.details) if given else {},
+            score=None,
+            flags=flags_of(output, finish_reason) if generated else (),
             finish_reason=finish_reason,
             **fields,
         )
@@ -263,14 +258,6 @@ class Asking:
             where=self._endpoint.base_url,
             fix="read the server's log; what was answered is kept, the same command goes on there",
         )
-
-
-def _flags(given: Grade | None, output: str | None, finish_reason: str | None) -> tuple[Flag, ...]:
-    """The scorer's flags and those any generated output can have, each once."""
-    found = given.flags if given else ()
-    if output is not None:
-        found = (*found, *flags_of(output, finish_reason))
-    return tuple(dict.fromkeys(found))
 
 
 async def _again(ask: Callable[[], Awaitable[T]]) -> T:

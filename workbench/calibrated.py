@@ -12,7 +12,7 @@ from workbench.context import Context
 from workbench.errors import StoreError
 from workbench.recipe import Loaded
 from workbench.sources import Download, fetch, hub_download, read_source
-from workbench.store import read_record
+from workbench.store import read_marked
 
 
 def source_file(loaded: Loaded, spec: CalibrationSpec, download: Download = hub_download) -> Path:
@@ -42,7 +42,7 @@ def compared(
         published: the run's copy, if there is one.
     """
     with contextlib.suppress(StoreError):
-        before = read_record(published, Calibration)
+        before = read_marked(published, Calibration)
         if before.seal == record.seal and known(before.contamination, spec, context.suites):
             return record.model_copy(update={"contamination": before.contamination})
     rows = read_source(spec, source_file(context.loaded, spec)).rows

@@ -31,7 +31,7 @@ from workbench.calibration_records import (
 from workbench.calibration_spec import MIN_TOKENS, CalibrationSpec, HubSource
 from workbench.digest import canonical_json, content_id, sha256_bytes, sha256_file, sha256_text
 from workbench.errors import CalibrationError, RecipeError, did_you_mean
-from workbench.packing import Rendered, Sample, cut, pack
+from workbench.packing import Rendered, Sample, cut, pack, token_digest
 from workbench.sources import SourceRow, read_source, resolve_source
 from workbench.store import write_atomic
 from workbench.tokenizer import Tokenizer
@@ -88,7 +88,7 @@ def draw(
     Returns:
         The record and the token ids of each sample. ``dropped`` counts blank lines, null, empty,
         whitespace and duplicate rows and rows of no stratum over the whole source, and rows that
-        are too short among those drawn before the sample was full.
+        are too short or have another row's tokens among those drawn before the sample was full.
 
     Raises:
         CalibrationError: the source is broken or too small, or the template refuses a row.
@@ -99,6 +99,7 @@ def draw(
             where="calibration: chat_template",
             fix="say 'chat_template: none' under 'calibration' to take the rows as they are",
         )
+    digest = sha256_file(source)
     found = read_source(spec, source)
     drops = _Drops(found.skipped)
     groups = _groups(spec, _usable(found.rows, drops), drops, source)
@@ -106,8 +107,9 @@ def draw(
     quotas = _quotas(spec, {name: len(rows) / total for name, rows in groups.items() if total})
     counts = allocate(quotas, spec.samples)
     samples: list[Sample] = []
+    seen: set[str] = set()
     for name, wanted in counts.items():
-        rendered = _render(groups[name], spec, tokenizer, drops)
+        rendered = _render(groups[name], spec, tokenizer, drops, seen)
         if spec.packing == "pack":
             made = pack(rendered, wanted, spec.max_tokens, _separator(tokenizer), len(samples))
         else:
@@ -123,8 +125,9 @@ def draw(
         id=id_,
         source=spec.label,
         source_revision=spec.source.revision if isinstance(spec.source, HubSource) else None,
-        source_digest=sha256_file(source),
-        source_rows=len(found.rows) + len(found.skipped.get("null", ())),
+        source_digest=digest,
+        source_rows=len(found.rows)
+        + sum(len(ids) for reason, ids in found.skipped.items() if reason != "blank line"),
         tokenizer_digest=tokenizer.digest,
         template_digest=tokenizer.template_digest if spec.chat_template else None,
         seed=spec.seed,
@@ -141,6 +144,10 @@ def draw(
         seal="",
         tokens_file=TOKENS_FILE,
     )
+    if sha256_file(source) != digest:
+        raise CalibrationError(
+            "the file changed while it was read", where=str(source), fix="run the command again"
+        )
     return record.model_copy(update={"seal": seal_of(record)}), [s.ids for s in samples]
 
 
@@ -214,7 +221,7 @@ def _groups(
     """Usable rows by stratum, each in the order they are drawn; one nameless group without strata.
 
     Raises:
-        CalibrationError: no row has a value that a quota speaks of.
+        CalibrationError: no row has a value, or none that a quota speaks of.
     """
     ordered = sorted(usable, key=lambda row: _order(spec.seed, row.id))
     strata = spec.strata
@@ -232,6 +239,12 @@ def _groups(
                 fix=f"{did_you_mean(name, groups)}values: {', '.join(sorted(groups)) or 'none'}",
             )
     chosen = strata.quotas or groups
+    if not chosen:
+        raise CalibrationError(
+            f"no usable row has a value of '{strata.by}' to stratify by ({drops})",
+            where=f"{source}; calibration: strata.by",
+            fix="fill the field in, or leave 'strata' out",
+        )
     for row in usable:  # in file order, as other rows are dropped
         if row.stratum is None:
             drops.add(f"no {strata.by}", row.id)
@@ -266,9 +279,18 @@ def _strata(
 
 
 def _render(
-    rows: list[SourceRow], spec: CalibrationSpec, tokenizer: Tokenizer, drops: _Drops
+    rows: list[SourceRow],
+    spec: CalibrationSpec,
+    tokenizer: Tokenizer,
+    drops: _Drops,
+    seen: set[str],
 ) -> Iterator[Rendered]:
-    """Rows of at least `min_tokens`, rendered and tokenized when they are asked for."""
+    """Rows of at least `min_tokens`, rendered and tokenized when they are asked for.
+
+    A row whose tokens were `seen` is dropped: behind a long system prompt all of a row may be cut
+    off that is its own, and a template may leave it out.
+    """
+    end = spec.max_tokens if spec.packing == "truncate" else None
     for row in rows:
         text, ids = tokenize_row(row, spec, tokenizer)
         own = len(ids)
@@ -277,7 +299,10 @@ def _render(
             own = min(own, len(tokenizer.encode(row.text, add_special_tokens=False)))
         if own < spec.min_tokens:
             drops.add(f"shorter than {spec.min_tokens} tokens", row.id)
+        elif (digest := token_digest(ids[:end])) in seen:
+            drops.add(f"with another row's {f'first {end} ' if end else ''}tokens", row.id)
         else:
+            seen.add(digest)
             yield Rendered(row.id, sha256_text(text), ids)
 
 

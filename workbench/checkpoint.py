@@ -22,6 +22,7 @@ from workbench.model_card import licence
 from workbench.records import Checkpoint
 from workbench.safetensors_header import DTYPE_BITS, Tensor, read_header
 from workbench.store import write_atomic
+from workbench.weight_files import check_weight_files
 
 INDEX = "model.safetensors.index.json"
 
@@ -66,6 +67,8 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
             fix="check 'model: path' in the recipe (for the demo checkpoint: workbench demo)",
         )
     config = read_config(path)
+    index = path / INDEX
+    check_weight_files(path, index, _weight_map(index) if index.is_file() else None)
     tensors = read_tensors(path)
     if not (path / "tokenizer.json").is_file():
         raise CheckpointError(
@@ -81,7 +84,7 @@ def inspect(path: Path, cache: Path | None = None) -> Checkpoint:
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.bytes
-    quantization = config.get("quantization_config", config.get("compression_config"))
+    quantization = merged.get("quantization_config", config.get("compression_config"))
     if quantization is None and _looks_quantized(tensors):
         quantization = "its tensors are codes, config.json says nothing"
     if quantization is None:
@@ -218,10 +221,12 @@ def digests(path: Path, cache: Path | None) -> dict[str, str]:
         if any(part.startswith(".") for part in relative.parts):
             continue
         status = file.stat()
-        key, stamp = str(file.resolve()), [status.st_size, status.st_mtime_ns]
+        key = str(file.resolve())
+        # The time of the last change, which a copied or reset modification time does not hide.
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         entry = known.get(key)
-        if isinstance(entry, list) and entry[:2] == stamp:
-            digest = str(entry[2])
+        if isinstance(entry, list) and entry[:-1] == stamp:
+            digest = str(entry[-1])
         else:
             digest = sha256_file(file)
             if status.st_size >= _CACHED_FROM:
@@ -242,8 +247,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     index = path / INDEX
     listed: dict[str, str] = {}
     if index.is_file():
-        weight_map = json_object(index).get("weight_map")
-        listed = weight_map if isinstance(weight_map, dict) else {}
+        listed = _weight_map(index)
         shards = [path / name for name in sorted(set(listed.values()))]
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing:
@@ -290,6 +294,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def _weight_map(index: Path) -> dict[str, str]:
+    found = json_object(index).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise CheckpointError(
+            "the index lists no tensor (weight_map)", where=str(index), fix="fetch the file again"
+        )
+    return found
+
+
 def _parameters(tensors: dict[str, Tensor], quantization: Any) -> int:
     bits = _packed_bits(quantization)
     total = 0
@@ -329,6 +342,12 @@ def _architecture(config: dict[str, Any], path: Path) -> str:
             "config.json names no architecture",
             where=f"{path / 'config.json'}: architectures",
             fix='add it, for example "architectures": ["LlamaForCausalLM"]',
+        )
+    if not isinstance(config.get("model_type"), str):
+        raise CheckpointError(
+            "config.json has no 'model_type', by which transformers knows what to build",
+            where=f"{path / 'config.json'}: model_type",
+            fix='use the config.json of the original model: "model_type": "llama"',
         )
     return str(names[0])
 

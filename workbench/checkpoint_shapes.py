@@ -129,11 +129,12 @@ def _head(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     """An output layer of its own is there, and a shared one is not contradicted."""
     tied, head = config.get("tie_word_embeddings"), tensors.get("lm_head.weight")
     embedding = next((t for n, t in tensors.items() if _EMBEDDING.search(n)), None)
-    plain = config.get("model_type") in _PLAIN
-    if plain and tied is False and head is None:
+    writes = any("CausalLM" in str(name) for name in config.get("architectures") or ())
+    # Where the key is missing, these architectures have an output layer of their own.
+    if config.get("model_type") in _PLAIN and writes and not tied and head is None:
         raise CheckpointError(
-            "config.json says the output layer has weights of its own (tie_word_embeddings false), "
-            "and there is no 'lm_head.weight'",
+            "by config.json the output layer has weights of its own (tie_word_embeddings is "
+            f"{'missing' if tied is None else 'false'}), and there is no 'lm_head.weight'",
             where=str(path),
             fix="fetch the missing shard, or set tie_word_embeddings to true if the model shares "
             "them; without it a tool would make random ones",

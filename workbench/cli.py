@@ -83,13 +83,14 @@ def validate(recipe: RecipePath, run: RunOption = "", results: ResultsOption = N
 
     from workbench.context import new_run
     from workbench.validate import validate as check
+    from workbench.words import plain
 
     context = new_run(recipe, run, results)
     console = _console()
     findings = check(context)
     for finding in findings:
         mark = "[green]ok  [/]" if finding.level == "ok" else "[yellow]warn[/]"
-        console.print(mark, escape(finding.what), highlight=False, soft_wrap=True)
+        console.print(mark, escape(plain(finding.what)), highlight=False, soft_wrap=True)
     warnings = sum(f.level == "warn" for f in findings)
     text = f"{recipe} is valid" + (f", with {warnings} to look at" if warnings else "")
     console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -98,9 +99,13 @@ def validate(recipe: RecipePath, run: RunOption = "", results: ResultsOption = N
 def _warn(console: Console, findings: Iterable[Finding]) -> None:
     from rich.markup import escape
 
+    from workbench.words import plain
+
     for finding in findings:
         if finding.level == "warn":
-            console.print("[yellow]warn[/]", escape(finding.what), highlight=False, soft_wrap=True)
+            console.print(
+                "[yellow]warn[/]", escape(plain(finding.what)), highlight=False, soft_wrap=True
+            )
 
 
 @app.command()

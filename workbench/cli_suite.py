@@ -35,7 +35,7 @@ def suite_list() -> None:
             spec = suite.spec
             said = f"{len(suite.samples):>5} samples  {spec.kind}, {spec.ask}, {spec.scorer.name}"
             said += f", {spec.tier}: {spec.description}"
-        typer.echo(_plain(f"{name:<{width}}  {said}"))
+        typer.echo(_line(f"{name:<{width}}  {said}"))
 
 
 @suite_app.command("check")
@@ -126,7 +126,7 @@ def suite_new(
     typer.echo(f"{suite.path}: {len(suite.samples)} samples, digest {suite.digest[:12]}")
     made = suite.samples[0].choices
     if made and not choices and all(sample.choices == made for sample in suite.samples):
-        typer.echo(_plain(f"choices, of every sample: {', '.join(made)}"))
+        typer.echo(_line(f"choices, of every sample: {', '.join(made)}"))
     _show(name, [finding for finding in check_suite(suite) if finding.level == "warn"])
     typer.echo(f"say in {suite.path / 'README.md'} where they come from, then name it in a recipe")
 
@@ -143,7 +143,7 @@ def _show(name: str, found: list[Finding]) -> int:
     """Print what was found; returns how many errors there are."""
     for finding in found:
         mark = typer.style(f"{finding.level:<5}", fg=_COLORS[finding.level])
-        typer.echo(f"{mark} {_plain(f'{name}: {finding.what}')}", err=finding.level == "error")
+        typer.echo(f"{mark} {_line(f'{name}: {finding.what}')}", err=finding.level == "error")
     return sum(finding.level == "error" for finding in found)
 
 
@@ -153,6 +153,8 @@ def _root() -> Path:
     return find_project(Path.cwd()) / "eval_suites"
 
 
-def _plain(text: str) -> str:
-    """A line as a terminal may show it: what a file says moves no cursor."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+def _line(text: str) -> str:
+    """One line as a terminal may show it, at most 2,000 characters of it."""
+    from workbench.words import plain, shortened
+
+    return shortened(plain(text).replace("\n", "\\n"), 2000)

@@ -29,7 +29,7 @@ from workbench.records import (
 )
 from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
-from workbench.store import read_record, write_atomic
+from workbench.store import read_marked, read_record, write_atomic
 from workbench.suite_spec import Sample
 from workbench.suites import Suite, find_suite, load_suite
 from workbench.variants import AnyVariant
@@ -54,7 +54,7 @@ def collect(context: Context) -> Evidence:
 
     def read(path: Path, cls: type[R], step: str) -> R | None:
         # A record from before the recipe, a suite or the weights changed is no evidence.
-        record = read_record(path, cls) if path.is_file() else None
+        record = read_marked(path, cls) if path.is_file() else None
         if record is None or step not in ids:
             return record
         return record if getattr(record, "id", None) == ids[step] else None
@@ -113,7 +113,7 @@ def collect(context: Context) -> Evidence:
         run=context.run.name,
         recipe=recipe.name,
         recipe_digest=context.loaded.digest,
-        checkpoint=read_record(context.run.checkpoint, Checkpoint),
+        checkpoint=read_marked(context.run.checkpoint, Checkpoint),
         baseline=baseline,
         variants=tuple(map(of, recipe.variants)),
         repeat_rows=baseline.repeat_rows,
@@ -194,7 +194,7 @@ def write_report(context: Context, record: Gate, evidence: Evidence) -> None:
     page = render(
         record,
         evidence,
-        calibration=read_record(sealed, Calibration) if sealed.is_file() else None,
+        calibration=read_marked(sealed, Calibration) if sealed.is_file() else None,
         questions=questions(context, evidence),
     )
     write_atomic(context.run.report, page.encode("utf-8", "backslashreplace"))

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from workbench.base import Unfit
 from workbench.errors import did_you_mean
 from workbench.variants import GGUF_INTERNAL, METHODS
+from workbench.words import MOST_SHOWN, shortened, shown
 
 
 def problem(
@@ -28,14 +29,14 @@ def problem(
     # Union tags in angle brackets stand in no file.
     loc = tuple(part for part in detail["loc"] if not str(part).startswith("<"))
     keys, line = locate(loc, node)
-    key = ".".join(keys)
+    key = shortened(".".join(keys))
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         known = sorted(_known_keys(cls, loc))
         return (
             f"unknown key '{key}'",
             line,
-            did_you_mean(keys[-1], known) + f"known: {', '.join(known)}",
+            did_you_mean(keys[-1][:MOST_SHOWN], known) + f"known: {', '.join(known)}",
         )
     if kind == "missing":
         return f"key '{key}' is missing", line, _add(keys[-1], cls, loc)
@@ -47,19 +48,19 @@ def problem(
         expected = str(context.get("expected", "")).replace(" or ", ", ").split(", ")
         if keys[-1:] == ["type"]:
             expected = [option for option in expected if option != repr(GGUF_INTERNAL)]
-        message = f"{detail['input']!r} is not one of {', '.join(expected)}"
+        message = f"{shown(detail['input'])} is not one of {', '.join(expected)}"
         options = [option.strip("'") for option in expected]
-        hint = did_you_mean(str(detail["input"]), options) or "choose one of them"
+        hint = did_you_mean(str(detail["input"])[:MOST_SHOWN], options) or "choose one of them"
         if len(options) == 1:
             hint = f"write {options[0]}"
-        if str(detail["input"]) in options:
+        if str(detail["input"])[:MOST_SHOWN] in options:
             hint = "write it without quotes"
         return (f"'{key}': {message}" if key else message), line, hint.strip()
     if kind.endswith("_type"):
         given = list(detail["input"]) if isinstance(detail["input"], tuple) else detail["input"]
         message = message.replace("valid tuple", "list").replace("valid dictionary", "mapping")
         message = re.sub(r" or (instance of \w+|object to extract fields from)", "", message)
-        message += f", not {given!r}"
+        message += f", not {shown(given)}"
     if not loc:
         line = _line_of(message, node) or line
     fix = _short_form(detail, cls, loc) or _fix(kind, context) + _percent(
@@ -72,7 +73,8 @@ def _untagged(
     key: str, context: dict[str, Any], cls: type[BaseModel], loc: tuple[int | str, ...]
 ) -> tuple[str, str]:
     """What no branch of a tagged union takes, as (what, fix): its tag is unknown, or not there."""
-    tag, field = str(context.get("tag", "")), str(context.get("discriminator", "")).strip("'")
+    tag = shortened(str(context.get("tag", "")))
+    field = str(context.get("discriminator", "")).strip("'")
     tags = [t for t in map(_tag, _models_at(cls, loc)) if t]
     if field == "method":
         tags = tags or [*METHODS]
@@ -129,6 +131,8 @@ _FIXES = {
     "less_than": "use less than {lt}",
     "less_than_equal": "use {le} or less",
     "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+    "string_too_short": "write something between the quotes, or remove it",
     "string_pattern_mismatch": "use letters, digits, '.', '_' and '-', at most 64, no '.' first",
 }
 

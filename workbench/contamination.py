@@ -56,12 +56,15 @@ _TEXT = 80
 _WORD, _CHARACTER = 20, 13
 _NO_SPACES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])[^\W_])+")
+#: Soft hyphens, zero-width and direction marks: a word is the same with them inside.
+_INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 _SINGLE = re.compile(rf"[{_NO_SPACES}]")
 
 
 def words(text: str) -> list[str]:
     """A text as the words that count: NFKC, case folded, without punctuation or white space."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    shown = _INVISIBLE.sub("", text)
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", shown).casefold())
     return _TOKEN.findall(folded)
 
 

@@ -32,6 +32,12 @@ from workbench.suites import Suite, find_suite, load_suite
 from workbench.tokenizer import Tokenizer
 from workbench.variants import AnyVariant
 
+#: What of a hub repository is fetched: no pickle and no code; its card, for licence and base model.
+HUB_FILES = (
+    *("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"),
+    *("LICEN[CS]E*", "NOTICE*", "COPYING*", "USE_POLICY*", "ACCEPTABLE_USE*"),
+)
+
 
 @dataclass(frozen=True)
 class Context:
@@ -93,7 +99,9 @@ class Context:
         cache = self.run.results.root / ".cache" / "digests.json"
         try:
             checkpoint = inspect(self.model_path, cache=cache)
-        except (TypeError, KeyError, AttributeError, ValueError, RecursionError) as error:
+        except (
+            *(TypeError, KeyError, AttributeError, ValueError, RecursionError, OSError),
+        ) as error:
             raise CheckpointError(
                 f"a file of the checkpoint holds what it should not: {error!r}",
                 where=str(self.model_path),
@@ -224,7 +232,7 @@ def _fetch(loaded: Loaded) -> Path:
         folder = snapshot_download(
             model.hub,
             revision=model.revision,
-            allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*"],
+            allow_patterns=list(HUB_FILES),
         )
     except Exception as error:
         raise RecipeError(

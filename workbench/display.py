@@ -25,6 +25,7 @@ from workbench.errors import StoreError
 from workbench.events import EventReader
 from workbench.records import Gate, Manifest, Plan, VariantVerdict
 from workbench.store import Run, read_record
+from workbench.words import plain
 
 #: Set in the environment of kernels whose progress somebody else shows.
 DRIVEN = "WORKBENCH_DRIVEN"
@@ -78,6 +79,7 @@ class _State:
 
     def apply(self, event: dict[str, Any], now: float) -> str:
         """Take in one event; returns the plain line it is worth, or an empty text."""
+        event = {k: plain(v) if isinstance(v, str) else v for k, v in event.items()}
         row = self.rows.get(event.get("step", ""))
         if row is None:
             return ""
@@ -97,7 +99,7 @@ class _State:
             return f"{row.name}: done in {row.elapsed(now)}"
         if kind == "restart":
             return f"{row.name}: the server died and is started again ({event['what']})"
-        if kind == "left out":
+        if kind in ("left out", "not scored", "reopened"):
             return f"{row.name}: {event['what']}"
         if kind in ("error", "interrupted"):
             row.state, row.ended, row.note = "failed", now, event.get("what", kind)

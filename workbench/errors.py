@@ -24,6 +24,8 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+from workbench.words import MOST_SAID, plain, shortened
+
 
 class WorkbenchError(Exception):
     """An error with three parts a person needs.
@@ -43,11 +45,15 @@ class WorkbenchError(Exception):
         self.fix = fix.rstrip()  # what `did_you_mean` says is made to be followed by more
 
     def __str__(self) -> str:
-        lines = [self.what]
-        if self.where:
-            lines.append(f"  where: {self.where}")
-        if self.fix:
-            lines.append(f"  fix:   {self.fix}")
+        # Parts quote files somebody else wrote: nothing in them moves a cursor or has no end.
+        what, where, fix = (
+            shortened(plain(p), MOST_SAID) for p in (self.what, self.where, self.fix)
+        )
+        lines = [what]
+        if where:
+            lines.append(f"  where: {where}")
+        if fix:
+            lines.append(f"  fix:   {fix}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:

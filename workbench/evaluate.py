@@ -2,12 +2,12 @@
 
 Rows are appended as answers come and flushed to disk within a second, so that a crash at any
 moment loses nothing that was answered: the next call keeps every whole row that still belongs to
-the suite and asks only for the rest. When all are there, the file is rewritten once in sample
-order, the repeats of a sample one after the other. A sample that failed is a row with `error` and
-no score; nothing is dropped and nothing is cut to fit. A server that is gone raises, with what was
-answered kept.
+the suite and asks only for the rest. When all are there, they are graded, and the file is rewritten
+in sample order, the repeats of a sample one after the other. A sample that failed is a row with
+`error` and no score; nothing is dropped and nothing is cut to fit. A server that is gone raises,
+with what was answered kept.
 
-What is asked is in `workbench.questions`, how in `workbench.asking`.
+What is asked is in `workbench.questions`, how in `workbench.asking`, grades in `workbench.grading`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ from typing import TYPE_CHECKING, Any
 from workbench.asked import ASKING, asking_digest
 from workbench.asking import TIME_LIMIT, Asking
 from workbench.client import run_async
-from workbench.digest import canonical_json
 from workbench.errors import RecipeError
+from workbench.grading import grade_rows
 from workbench.progress import Progress
-from workbench.prompts import question_text, shows_tools
+from workbench.prompts import shows_tools
 from workbench.questions import Question, bos_found, fake_answers, prepare_all, sampling
 from workbench.ranking import RANKINGS
 from workbench.records import SampleRow, SuiteResult
-from workbench.rows import NOT_JUDGED, clean_text, keep_rows, read_rows, rows_digest, write_rows
+from workbench.rows import keep_rows, read_rows, reopened, rows_digest, write_rows
 from workbench.spec import JudgeSpec
-from workbench.suite_spec import JudgeScorer
 from workbench.suites import Suite
 from workbench.tool_routes import TOOL_ROUTES
 
 if TYPE_CHECKING:
-    from workbench.judge import Judgement
     from workbench.servers import Endpoint
     from workbench.tokenizer import Tokenizer
 
@@ -105,9 +103,9 @@ def run_suite(
         )
     ordered = [kept[q.key] for q in questions]
     write_rows(rows, ordered)
+    ordered = grade_rows(suite, ordered, rows, judge)
+    write_rows(rows, ordered)
     if judge is not None and spec.scorer.name == "judge":
-        ordered = _judged(suite, ordered, judge)
-        write_rows(rows, ordered)
         versions = {version for row in ordered for version in row.grade.get("judge", ())}
         made["judge"] = {"model": judge.model, "versions": sorted(versions)}
     return summarize(
@@ -141,9 +139,14 @@ def summarize(
     rows_file: str,
     lane: str = "",
 ) -> SuiteResult:
-    """Sum rows up. The score is the mean over the rows that have one; failures are counted."""
+    """Sum rows up. The score is the mean over the rows that have one; failures are counted.
+
+    Where an answer is there and only its grade is not, there is no score: a scorer that fails does
+    so at answers of a kind, and the mean over the others would be of another suite.
+    """
     spec = suite.spec
-    scores = [row.score for row in rows if row.score is not None]
+    ungraded = any(reopened(row) is not row for row in rows)
+    scores = [row.score for row in rows if row.score is not None and not ungraded]
     reasons = Counter(row.finish_reason for row in rows if row.finish_reason)
     flagged = Counter(flag for row in rows for flag in row.flags)
     return SuiteResult(
@@ -207,46 +210,3 @@ def _conditions(
         "sampling": sampling(spec),
         "bos": bos_found(tokenizer, spec, questions),
     }
-
-
-def _judged(suite: Suite, rows: Sequence[SampleRow], spec: JudgeSpec) -> list[SampleRow]:
-    """Have the judge grade the answers that have no grade yet; the others keep theirs.
-
-    An answer it could not judge is a failed row with what the model said. The next run asks the
-    judge again, and not the model.
-    """
-    from workbench.judge import judge_key, judge_rows
-    from workbench.scorers.judge import Judged
-
-    scorer = suite.spec.scorer
-    assert isinstance(scorer, JudgeScorer)
-    samples = {sample.id: sample for sample in suite.samples}
-    open_ = [
-        Judged(
-            row.key,
-            question_text(suite.spec, samples[row.id]),
-            _as_text(samples[row.id].target),
-            row.output,
-        )
-        for row in rows
-        if row.error is None and row.score is None
-    ]
-    if not open_:
-        return list(rows)
-    key = judge_key(spec)
-    found = run_async(lambda: judge_rows(spec, scorer.rubric, open_, key=key))
-    return [_with_judgement(row, found) for row in rows]
-
-
-def _as_text(target: Any) -> str:
-    return target if isinstance(target, str) else canonical_json(target).decode()
-
-
-def _with_judgement(row: SampleRow, found: Judgement) -> SampleRow:
-    if given := found.grades.get(row.key):
-        flags = tuple(dict.fromkeys((*given.flags, *row.flags)))
-        made = {"score": given.score, "flags": flags, "grade": dict(given.details)}
-        return row.model_copy(update=made)
-    if why := found.failed.get(row.key):
-        return row.model_copy(update={"error": clean_text(NOT_JUDGED + why)})
-    return row

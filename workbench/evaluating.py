@@ -19,17 +19,20 @@ from typing import Any, Self, TypeVar
 
 from workbench.context import Context
 from workbench.divergence_step import traced
+from workbench.divergence_trace import altered as trace_altered
 from workbench.errors import MachineError, ServingFailure
 from workbench.evaluate import run_suite
+from workbench.evaluation_records import NOT_SCORED
 from workbench.events import Events
 from workbench.lmeval import run_lm_eval
 from workbench.plan import StepSpec, left_out
 from workbench.progress import Progress
 from workbench.records import Evaluation, Manifest, SuiteResult
 from workbench.reuse import bring
+from workbench.rows import altered, read_rows
 from workbench.servers import LOG, Endpoint
 from workbench.serving import served
-from workbench.store import write_atomic
+from workbench.store import RECORD, write_atomic
 
 T = TypeVar("T")
 
@@ -168,7 +171,9 @@ def evaluate_variant(
                     spent[rows.name] = spent.get(rows.name, 0.0) + seconds
                     events.tool(f"ask {name}", seconds)
 
-            return servers.ask(use)
+            result = servers.ask(use)
+            _tell_unscored(rows, name, events)
+            return result
 
         of_these_weights(folder, made, servers.endpoint.serving.served_digest)
         first = events.progress
@@ -224,6 +229,37 @@ def of_these_weights(folder: Path, made: Manifest, served_digest: str) -> None:
     for rows in folder.glob("*.jsonl"):
         rows.unlink()
     write_atomic(mark, text.encode())
+
+
+def throw_away(folder: Path, record: Evaluation) -> None:
+    """Throw away what of a finished evaluation was altered, and then its record.
+
+    Nothing can be kept of a file that is not the recorded one: a score in it may be anybody's. What
+    is missing is brought from the run's own copy where that is whole, and asked otherwise; so is an
+    altered task of lm-eval, whose log no digest covers.
+    """
+    wrong = altered(folder, record)
+    for result in (*record.suites, *record.repeat):
+        if result.rows_file in wrong:
+            which = "repeat" if result in record.repeat else "first"
+            logs = folder.glob(f"lm-eval/{which}-*/samples/{result.suite}.*")
+            for path in logs if result.source == "lm-eval" else ():
+                path.unlink()
+            (folder / result.rows_file).unlink(missing_ok=True)
+    if record.divergence and trace_altered(folder, record.divergence):
+        (folder / record.divergence.file).unlink(missing_ok=True)
+    (folder / RECORD).unlink(missing_ok=True)
+
+
+def _tell_unscored(rows: Path, suite: str, events: Events) -> None:
+    """Say that answers are there which the user's own scorer failed at."""
+    errors = [row.error for row in read_rows(rows) if (row.error or "").startswith(NOT_SCORED)]
+    if errors:
+        events.emit(
+            "not scored",
+            what=f"{len(errors)} answers of suite '{suite}' are kept without a score: {errors[0]}; "
+            "mend the scorer, and workbench rescore needs no model",
+        )
 
 
 def conditions(context: Context, endpoint: Endpoint) -> dict[str, Any]:

@@ -24,6 +24,11 @@ Flag = Literal[
     "refused",  # where an answer was due
 ]
 
+#: How the error of a row begins whose answer is there and only the judge's word is not.
+NOT_JUDGED = "not judged: "
+#: The same where the user's own scorer failed at it.
+NOT_SCORED = "not scored: "
+
 
 class SampleRow(Record):
     """One sample asked once. A line of `eval/<suite>.jsonl`.
@@ -45,7 +50,7 @@ class SampleRow(Record):
     template_digest: str | None = Field(None, description="None: no chat template was applied")
     tokenizer_digest: str = ""
     output: str
-    score: float | None = Field(description="0..1; None where the request failed")
+    score: float | None = Field(description="0..1; None where request or scorer failed")
     flags: tuple[Flag, ...] = Field((), description="what is the matter with it beside being wrong")
     grade: dict[str, Any] = Field({}, description="how the score came about, by the scorer")
     cluster: str | None = Field(None, description="samples of one cluster are not independent")

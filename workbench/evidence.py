@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.base import BASELINE
+from workbench.evaluation_records import NOT_SCORED
 from workbench.paired import Answers as Answers
 from workbench.paired import Paired as Paired
 from workbench.records import (
@@ -273,10 +274,9 @@ def _rows_of(
         return Refusal("NOT COMPARABLE", f"{name} has sample {twice[0]!r} more than once")
     failed = sorted(r.key for r in rows if r.score is None or not math.isfinite(r.score))
     if failed:
-        return Refusal(
-            "MISSING",
-            f"{len(failed)} of {len(rows)} samples of {name} have no score, {failed[0]!r} first",
-        )
+        said = f"{len(failed)} of {len(rows)} samples of {name} have no score, {failed[0]!r} first"
+        ungraded = next((r.error for r in rows if (r.error or "").startswith(NOT_SCORED)), "")
+        return Refusal("MISSING", f"{said}; {ungraded}" if ungraded else said)
     outside = sorted(r.key for r in rows if r.score is not None and not 0 <= r.score <= 1)
     if outside:
         return Refusal("NOT COMPARABLE", f"{name} has a score outside 0 to 1 on {outside[0]!r}")

@@ -37,7 +37,7 @@ def flaw(results: Results, kind: str, id_: str, record: Record) -> str:
         return calibration.altered(results.artifact(kind, id_), record)
     if isinstance(record, Evaluation):
         folder = results.artifact(kind, id_)
-        said = altered(folder, record)
+        said = next(iter(altered(folder, record).values()), "")
         if not said and record.divergence:
             said = trace_altered(folder, record.divergence)
         return said

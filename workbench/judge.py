@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,14 @@ def judge_key(spec: JudgeSpec) -> str:
 
 
 async def judge_rows(
-    spec: JudgeSpec, rubric: str, judged: Sequence[Judged], *, key: str = "", backoff: float = 0.5
+    spec: JudgeSpec,
+    rubric: str,
+    judged: Sequence[Judged],
+    *,
+    key: str = "",
+    backoff: float = 0.5,
+    known: Mapping[str, Grade] | None = None,
+    keep: Callable[[str, Grade], None] = lambda key, grade: None,
 ) -> Judgement:
     """Judge answers, so many at a time.
 
@@ -80,14 +87,22 @@ async def judge_rows(
         judged: keys must be unique.
         key: of the endpoint, see `judge_key`; it is in no error.
         backoff: seconds before the first retry, doubled each time, at most 8.
+        known: key -> grade, of answers this judge has judged before: whether it goes by the
+            position is seen of all together.
+        keep: told each grade as it comes.
     """
-    found = Judgement()
+    found = Judgement(dict(known or {}))
     versions: set[str] = set()
+
+    def graded(of: str, grade: Grade) -> None:
+        found.grades[of] = grade
+        keep(of, grade)
+
     gate = asyncio.Semaphore(spec.concurrency)
 
     async def one(client: Client, item: Judged) -> None:
         if not item.answer.strip():
-            found.grades[item.key] = Grade(0.0, (), {"why": "empty, not shown to the judge"})
+            graded(item.key, Grade(0.0, (), {"why": "empty, not shown to the judge"}))
             return
         async with gate:
             try:
@@ -103,14 +118,16 @@ async def judge_rows(
             return
         grade = combine(first, second)
         judge = sorted({version, other})
-        found.grades[item.key] = Grade(grade.score, (), {**grade.details, "judge": judge})
+        graded(item.key, Grade(grade.score, (), {**grade.details, "judge": judge}))
 
-    async with (
-        Client(spec.url, key, spec.model, request_seconds=spec.request_seconds) as client,
-        asyncio.TaskGroup() as group,
-    ):
-        for item in judged:
-            group.create_task(one(client, item))
+    async with Client(spec.url, key, spec.model, request_seconds=spec.request_seconds) as client:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for item in judged:
+                    group.create_task(one(client, item))
+        except BaseExceptionGroup as failures:
+            first = failures.exceptions[0]
+            raise first from first.__cause__
     _refuse_a_coin(found)
     found.versions = tuple(sorted(versions))
     return found

@@ -16,6 +16,7 @@ import yaml
 
 from workbench.digest import content_id, sha256_file
 from workbench.errors import RecipeError
+from workbench.yaml_file import BoundedLoader
 
 if TYPE_CHECKING:
     from workbench.recipe import Loaded
@@ -129,6 +130,23 @@ def is_offline(name: str, tasks: dict[str, LocalTask]) -> bool:
     return all(one is not None and one.offline for one in leaves(name, tasks))
 
 
+def most_documents(loaded: Loaded) -> dict[str, int]:
+    """Task of the recipe -> the most documents its limit lets it ask; only of tasks of the folder.
+
+    Raises:
+        RecipeError: the folder or a file of it cannot be read.
+    """
+    spec, include = loaded.recipe.evaluate.lm_eval, include_folder(loaded)
+    if spec is None or include is None:
+        return {}
+    found, local = {}, local_tasks(include)
+    for task in spec.tasks:
+        members = list(leaves(task.task, local))
+        if task.limit is not None and all(members):
+            found[task.task] = task.limit * len(members)
+    return found
+
+
 def _check_files(task: LocalTask, folder: Path) -> None:
     for name in task.files if task.config.get("dataset_path") in FILE_LOADERS else ():
         path = (folder / name).resolve()
@@ -161,8 +179,8 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, taking lm-eval's own tags (`!function`) for texts."""
+class _Loader(BoundedLoader):
+    """The bounded loader, taking lm-eval's own tags (`!function`) for texts."""
 
 
 _Loader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {node.value}")

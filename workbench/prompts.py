@@ -12,6 +12,7 @@ to add none, so that nothing is added twice.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from workbench.digest import canonical_json
 from workbench.suite_spec import Sample, SuiteSpec
 
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+#: Characters of a prompt; no context holds a text that long.
+MOST_CHARACTERS = 2**24
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -90,6 +93,13 @@ def fill(template: str, fields: Mapping[str, Any]) -> str:
         return match.group()[0] if name is None else _as_text(fields[name])
 
     return _PIECE.sub(put, template)
+
+
+def filled_length(template: str, fields: Mapping[str, Any]) -> int:
+    """About how many characters `fill` would make, without making them."""
+    uses = Counter(match.group(1) for match in _PIECE.finditer(template))
+    lengths = {name: len(_as_text(fields.get(name))) for name in uses if name is not None}
+    return len(template) + sum(uses[name] * length for name, length in lengths.items())
 
 
 def chat_messages(spec: SuiteSpec, sample: Sample) -> list[dict[str, str]]:

@@ -4,11 +4,15 @@ Hours of machine time that can only end INCONCLUSIVE are worth a sentence before
 known then is how many samples and requests there will be and on which lane each variant is served;
 so this takes the kindest of all outcomes, the one in which no answer changes, and looks whether it
 would settle each gated check.
+
+Of lm-eval's tasks it knows no more than `limit` says, and that of the user's own alone: how many
+documents a task has is found out when lm-eval loads it, and whether a name of lm-eval's own stands
+for one task or for sixty, each of which has the limit, only lm-eval's environment could say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from workbench import stats
 from workbench.base import BASELINE
@@ -50,18 +54,36 @@ def fewest(margin: float, confidence: float, graded: bool = False) -> int:
     return enough
 
 
-def out_of_reach(loaded: Loaded, facts: Facts, graded: Collection[str] = ()) -> list[str]:
+def out_of_reach(
+    loaded: Loaded,
+    facts: Facts,
+    graded: Collection[str] = (),
+    most: Mapping[str, int] | None = None,
+) -> list[str]:
     """A sentence for each check of the policy that cannot pass whatever the variants answer.
 
     Args:
         loaded: recipe and policy.
         facts: sizes of the suites, and the machine.
         graded: suites whose scores may lie between 0 and 1.
+        most: task of lm-eval -> the most documents its limit lets it ask, where that is known.
     """
+    most = most or {}
     said = [
         _quality(check, loaded, facts, check.suite in graded)
         for check in loaded.policy.quality
         if check.suite in facts.suite_sizes
+    ]
+    said += [
+        _short(
+            # Its metric may be a graded one.
+            check,
+            most[check.suite],
+            f"task '{check.suite}' asks {most[check.suite]} documents at most (its limit)",
+            True,
+        )
+        for check in loaded.policy.quality
+        if check.suite in most
     ]
     return [text for text in (*said, _requests(loaded), _emulated(loaded, facts)) if text]
 
@@ -69,12 +91,16 @@ def out_of_reach(loaded: Loaded, facts: Facts, graded: Collection[str] = ()) -> 
 def _quality(check: QualityCheck, loaded: Loaded, facts: Facts, graded: bool) -> str:
     size, limit = facts.suite_sizes[check.suite][0], loaded.recipe.evaluate.limit
     n = min(size, limit or size)
+    asked = f"{n} of its {size} samples (evaluate.limit)" if n < size else f"all its {n} samples"
+    return _short(check, n, f"suite '{check.suite}' asks {asked}", graded)
+
+
+def _short(check: QualityCheck, n: int, text: str, graded: bool) -> str:
+    """What n samples cannot show, after a text that says where n comes from; or nothing."""
     few = n < check.min_n
     wide = check.tier != "advisory" and bound(n, check.confidence, graded) > check.margin
     if not few and not wide:
         return ""
-    asked = f"{n} of its {size} samples (evaluate.limit)" if n < size else f"all its {n} samples"
-    text = f"suite '{check.suite}' asks {asked}"
     if few:
         text += f", and its check wants {check.min_n}"
     if wide:

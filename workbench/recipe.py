@@ -1,8 +1,7 @@
 """Load YAML into specs, and say precisely what is wrong where.
 
 Every complaint names the file and the line, the key, and the nearest known key. Paths inside a
-recipe are relative to the recipe file. YAML is read with the safe loader; a key given twice is an
-error, not the last one wins.
+recipe are relative to the recipe file.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,12 +23,15 @@ from workbench.digest import content_id
 from workbench.errors import RecipeError, UserError, did_you_mean
 from workbench.sources import hub_cached, resolve_source
 from workbench.spec import Policy, Recipe
+from workbench.yaml_file import read_yaml
 
 T = TypeVar("T", bound=BaseModel)
 
 #: Checkpoints the workbench can build itself, by folder name.
 _DEMOS = {"SmolLM2-135M-Instruct": "workbench demo", "tiny": "workbench demo --tiny"}
 LOCK_SCHEMA = "workbench.recipe-lock/1"
+#: Problems of one file that are listed; the rest is counted.
+_MOST_PROBLEMS = 20
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Loaded:
         name = self.recipe.calibration.source
         if isinstance(name, HubSource):
             return hub_cached(name)
-        beside = self.source.parent / Path(name).expanduser()
+        beside = self.source.parent / _home(name)
         return beside if beside.is_file() else resolve_source(name, self.project)
 
     @property
@@ -80,94 +82,6 @@ class Loaded:
 
 def _dump(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True)
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """The safe loader, refusing a key that is given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: dict[Any, int] = {}
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key '{key}' is given twice, first in line {seen[key]}",
-                    problem_mark=key_node.start_mark,
-                )
-            seen[key] = line
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path, error: type[UserError] = RecipeError) -> tuple[Any, yaml.Node | None]:
-    """Parse one YAML document; returns its value and its node tree (for line numbers).
-
-    Raises:
-        UserError: of the class given - missing file, not UTF-8, not YAML, a key given twice.
-    """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        hint = did_you_mean(path.name, siblings)
-        raise error(
-            f"there is no file {path.name}", where=str(path), fix=hint or "check the path"
-        ) from None
-    except IsADirectoryError:
-        raise error("this is a folder, not a file", where=str(path), fix="name the file") from None
-    except UnicodeDecodeError as bad:
-        raise error(
-            f"not UTF-8: byte {bad.start} cannot be decoded",
-            where=str(path),
-            fix="save it as UTF-8",
-        ) from None
-    try:
-        loader = _UniqueKeyLoader(text)
-        try:
-            node = loader.get_single_node()
-            if node is not None:
-                _whole_texts(node, path, error)
-            value = loader.construct_document(node) if node is not None else None
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as bad:
-        line = bad.problem_mark.line + 1 if bad.problem_mark else 1
-        raise error(
-            f"not valid YAML: {bad.problem}", where=f"{path}:{line}", fix="mend that line"
-        ) from None
-    except yaml.YAMLError as bad:
-        raise error(f"not valid YAML: {bad}", where=str(path), fix="mend the file") from None
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as bad:
-        # PyYAML lets these through: a date that is none, a tag whose value is of another kind.
-        raise error(
-            f"a value cannot be read: {bad}",
-            where=str(path),
-            fix="quote texts that look like dates",
-        ) from None
-    return value, node
-
-
-def _whole_texts(root: yaml.Node, path: Path, error: type[UserError]) -> None:
-    """Refuse what neither a path, a command line nor a file can hold."""
-    todo, seen = [root], set()
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            todo += [part for pair in node.value for part in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            todo += node.value
-        else:
-            half = any("\ud800" <= character <= "\udfff" for character in node.value)
-            if half or "\0" in node.value:
-                what = "half a character (a lone surrogate)" if half else "a NUL character"
-                raise error(
-                    f"a text holds {what}",
-                    where=f"{path}:{node.start_mark.line + 1}",
-                    fix="take the escape out",
-                )
 
 
 def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) -> T:
@@ -190,7 +104,8 @@ def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) ->
         # A broken item also leaves its list too short; only the item is worth saying.
         broken = {d["loc"][:1] for d in details if d["type"] != "too_short"}
         details = [d for d in details if d["type"] != "too_short" or d["loc"][:1] not in broken]
-        problems = [problem(detail, cls, node) for detail in details]
+        problems = [problem(detail, cls, node) for detail in details[:_MOST_PROBLEMS]]
+        left = len(details) - len(problems)
         if len(problems) == 1:
             what, line, fix = problems[0]
             raise error(what, where=f"{path}:{line}", fix=fix) from None
@@ -198,8 +113,9 @@ def load_spec(path: Path, cls: type[T], error: type[UserError] = RecipeError) ->
             f"  line {line}: {what}{f' ({fix.strip()})' if fix else ''}"
             for what, line, fix in problems
         )
+        listing += f"\n  and {left} more" if left else ""
         raise error(
-            f"{len(problems)} problems:\n{listing}", where=str(path), fix="mend each line named"
+            f"{len(details)} problems:\n{listing}", where=str(path), fix="mend each line named"
         ) from None
 
 
@@ -293,11 +209,18 @@ def load_model(path: Path) -> tuple[Recipe, Path | None]:
     return recipe, _model_path(recipe, path, project or find_project(path.resolve().parent))
 
 
+def _home(name: str) -> Path:
+    """A path with its leading '~' resolved, where there is such a user."""
+    with contextlib.suppress(RuntimeError):
+        return Path(name).expanduser()
+    return Path(name)
+
+
 def _model_path(recipe: Recipe, path: Path, project: Path) -> Path | None:
     if recipe.model.path is None:
         return None
     folder = path.resolve().parent
-    found = (folder / Path(recipe.model.path).expanduser()).resolve()
+    found = (folder / _home(recipe.model.path)).resolve()
     if found.is_file():
         raise RecipeError(
             f"'{recipe.model.path}' is a file, and a checkpoint is a folder",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -101,8 +102,7 @@ def export(context: Context, variant: str, name: str, suite: str = "") -> Export
                 fix="choose another name; what is there is not touched",
             )
     written = []
-    work = root / f".{name}.partial"
-    shutil.rmtree(work, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=root))
     try:
         for one, items in by_suite.items():
             asked = context.suites[one]

@@ -7,18 +7,18 @@ the answers differs, writes a complete artifact under it: the same outputs and s
 and `rescored_from` among its inputs. The old artifact stays what it was; a run after this finds the
 new one and starts no server.
 
-Everything is checked and graded before anything is written. Refused is what would need asking: any
-part of the step's inputs beside the suites, a prompt, a sample that came or went, the way a suite
-is asked. A judge is not asked again, and lm-eval's scores are lm-eval's own: these stay, and it is
-said.
+Everything is checked and graded before anything is written; one that is stopped while it writes is
+finished by the next `workbench run` or `rescore`, so that nothing is asked again. Refused is what
+would need asking: any part of the step's inputs beside the suites, a prompt, a sample that came or
+went, the way a suite is asked. A judge is not asked again, and lm-eval's scores are lm-eval's own:
+these stay, and it is said.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,20 +28,27 @@ from workbench import steps
 from workbench.asked import ASKING, asking_digest
 from workbench.context import Context
 from workbench.digest import canonical_json
-from workbench.errors import StoreError
+from workbench.errors import StoreError, UserError
+from workbench.evaluate import summarize
 from workbench.evidence import first_difference
+from workbench.grading import scored
 from workbench.integrity import flaw
 from workbench.plan import StepSpec
 from workbench.questions import prepare
 from workbench.records import Evaluation, Gate, Manifest, SampleRow, SuiteResult
-from workbench.rows import read_rows, rows_digest, write_rows
-from workbench.scorers import grade
-from workbench.store import RECORD, SPEC, locked, read_record, write_atomic, write_record
+from workbench.rows import read_rows, reopened, staged, take_place, write_rows
+from workbench.store import (
+    RECORD,
+    SPEC,
+    locked,
+    read_record,
+    write_atomic,
+    write_marked,
+    write_record,
+)
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite
 
-#: Flags of an answer whatever is expected of it: scoring again does not change them.
-_OF_ANY_ANSWER = ("truncated", "empty", "repetitive")
 _ASK_AGAIN = "workbench run {} asks it again"
 
 
@@ -102,14 +109,7 @@ def rescore(context: Context) -> tuple[tuple[SuiteRescore, ...], Gate]:
             Nothing was written.
     """
     with context.run.lock():
-        wanted = [s for s in context.specs.values() if s.kind == "evaluate"]
-        graded = [_grade(context, step) for step in wanted]
-        for one in graded:
-            if one.moved:
-                _keep(context, one)
-                context.events.of(one.step.name).emit(
-                    "rescore", id=one.step.id, rescored_from=one.old.id, suites=one.new.rescored
-                )
+        graded = _score_again(context)
         plan = context.plan()
         write_record(context.run.plan, plan)
         for planned in plan.steps:
@@ -118,6 +118,38 @@ def rescore(context: Context) -> tuple[tuple[SuiteRescore, ...], Gate]:
         gate = steps.gate(context)
         write_record(context.run.plan, context.plan())
     return tuple(s for one in graded for s in one.suites), gate
+
+
+def finish(context: Context) -> None:
+    """Do the rest of a `rescore` of this run that was stopped while it wrote; else nothing.
+
+    For whoever is going to ask what is not there, and holds the run. What cannot be scored any more
+    is left for them to ask.
+    """
+    mark = _mark(context)
+    if mark.exists():
+        with contextlib.suppress(UserError):
+            _score_again(context)
+        mark.unlink(missing_ok=True)
+
+
+def _score_again(context: Context) -> list[_Graded]:
+    """Grade all, and then write all: until the mark is gone, something may be left to write."""
+    graded = [_grade(context, s) for s in context.specs.values() if s.kind == "evaluate"]
+    moved = [one for one in graded if one.moved]
+    if moved:
+        write_atomic(_mark(context), b"")
+    for one in moved:
+        _keep(context, one)
+        context.events.of(one.step.name).emit(
+            "rescore", id=one.step.id, rescored_from=one.old.id, suites=one.new.rescored
+        )
+    _mark(context).unlink(missing_ok=True)
+    return graded
+
+
+def _mark(context: Context) -> Path:
+    return context.run.path / ".rescore"
 
 
 # --------------------------------------------------------------------------- grading
@@ -163,7 +195,15 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
             asked = read_rows(folder / result.rows_file)
             suite = None if result.source == "lm-eval" else context.suites[result.suite]
             rescored, why = _rows(context, suite, result, asked, old.serving.max_model_len)
-            new = result if suite is None else _summed_up(suite, result, rescored)
+            new = result
+            if suite is not None:
+                new = summarize(
+                    suite,
+                    rescored,
+                    conditions={**result.conditions, "suite_digest": suite.digest},
+                    rows_file=result.rows_file,
+                    lane=result.lane,
+                )
             rows[result.rows_file] = rescored
             passes[again].append(new)
             was = {row.key: row for row in asked}
@@ -296,47 +336,19 @@ def cluster_of(spec: SuiteSpec, sample: Sample) -> str | None:
 
 
 def _regraded(suite: Suite, sample: Sample, row: SampleRow) -> SampleRow:
-    if row.error is not None:
-        return row  # it has no answer
-    found = grade(suite, sample, row.output)
-    flags = (*found.flags, *(flag for flag in row.flags if flag in _OF_ANY_ANSWER))
-    return row.model_copy(
-        update={
-            "score": found.score,
-            "flags": tuple(dict.fromkeys(flags)),
-            "grade": dict(found.details),
-        }
-    )
-
-
-def _summed_up(suite: Suite, old: SuiteResult, rows: tuple[SampleRow, ...]) -> SuiteResult:
-    scores = [row.score for row in rows if row.score is not None]
-    spec = suite.spec
-    return old.model_copy(
-        update={
-            "kind": spec.kind,
-            "metric": spec.metric,
-            "higher_is_better": spec.higher_is_better,
-            "tier": spec.tier,
-            "cadence": spec.cadence,
-            "suite_digest": suite.digest,
-            "conditions": {**old.conditions, "suite_digest": suite.digest},
-            "rows_digest": rows_digest(rows),
-            "score": math.fsum(scores) / len(scores) if scores else None,
-            "flagged": dict(sorted(Counter(f for row in rows for f in row.flags).items())),
-        }
-    )
+    row = reopened(row)
+    return row if row.error is not None else scored(suite, sample, row)  # or it has no answer
 
 
 # --------------------------------------------------------------------------- keeping
 
 
 def _keep(context: Context, graded: _Graded) -> None:
-    """Write the artifact, its record last: cut short in between, it is one that is not finished.
+    """Write the artifact so that it is the old one or the new one at every moment.
 
-    Only rows with present scores are ever in it, so that a run which goes on from it keeps no old
-    score under the new id. Where the id stays (a scorer of the user's own that no digest covers),
-    the record does not fit the rows until it is replaced, and is then not believed.
+    Rows are staged, the record is replaced, and then the rows take their places; from the record on
+    whoever reads it moves those that are left (`rows.altered`). That matters where the id stays: a
+    scorer of the user's own that no digest covers.
     """
     results, step = context.run.results, graded.step
     source, folder = (results.artifact("evaluate", i) for i in (graded.old.id, step.id))
@@ -351,14 +363,16 @@ def _keep(context: Context, graded: _Graded) -> None:
         if source != folder:
             _copy_others(source, folder, {*graded.rows, RECORD, SPEC, ".lock"})
         for name, rows in graded.rows.items():
-            write_rows(folder / name, rows)
-        write_record(folder / RECORD, graded.new)
+            write_rows(staged(folder / name), rows)
+        write_marked(folder / RECORD, graded.new)
+        for name in graded.rows:
+            take_place(folder / name)
 
 
 def _copy_others(source: Path, folder: Path, without: set[str]) -> None:
     """What else the step left: traces of log-probabilities, results of lm-eval."""
     for path in sorted(source.iterdir()):
-        if path.name in without or path.name.endswith(".partial"):
+        if path.name in without or path.suffix in (".partial", ".staged"):
             continue
         if path.is_dir():
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)

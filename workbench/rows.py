@@ -18,15 +18,12 @@ from pydantic import ValidationError
 
 from workbench.digest import content_id
 from workbench.errors import StoreError
+from workbench.evaluation_records import NOT_JUDGED, NOT_SCORED
 from workbench.records import Evaluation, SampleRow
 from workbench.store import disk_errors, write_atomic
 
 #: Longest time a row is in the file but perhaps not yet on the disk, seconds.
 SYNC_SECONDS = 1.0
-
-
-#: How the error of a row begins whose answer is there and only the judge's word is not.
-NOT_JUDGED = "not judged: "
 #: What a row says of the question it answers, beside its id and repeat.
 IDENTITY = (
     *("prompt_digest", "target_digest", "sampling_digest"),
@@ -47,17 +44,48 @@ def rows_digest(rows: Iterable[SampleRow]) -> str:
     )
 
 
-def altered(folder: Path, record: Evaluation) -> str:
-    """What is wrong with the rows an evaluation speaks of; an empty text where nothing is."""
+def altered(folder: Path, record: Evaluation) -> dict[str, str]:
+    """What is wrong with the rows an evaluation speaks of: name of the file -> a sentence.
+
+    Rows that wait beside theirs under the name of `staged` take their place where they are the ones
+    that the record means: whoever wrote both was stopped between record and rows.
+    """
+    found = {}
     for result in (*record.suites, *record.repeat):
         path = folder / result.rows_file
-        try:
-            same = rows_digest(read_rows(path)) == result.rows_digest
-        except (StoreError, OSError):
-            return f"its rows {path.name} are lost or damaged"
-        if not same:
-            return f"its rows {path.name} are not those that were recorded"
-    return ""
+        digest = _digest_at(path)
+        if digest != result.rows_digest == _digest_at(staged(path)):
+            take_place(path)
+        elif digest is None:
+            found[path.name] = f"its rows {path.name} are lost or damaged"
+        elif digest != result.rows_digest:
+            found[path.name] = f"its rows {path.name} are not those that were recorded"
+    return found
+
+
+def staged(path: Path) -> Path:
+    """Where rows wait until the record that means them is written."""
+    return path.with_name(f".{path.name}.staged")
+
+
+def take_place(path: Path) -> None:
+    """Put the staged rows there; another process may have seen the record and done it already."""
+    with contextlib.suppress(FileNotFoundError):
+        staged(path).replace(path)
+
+
+def _digest_at(path: Path) -> str | None:
+    try:
+        return rows_digest(read_rows(path))
+    except (StoreError, OSError):
+        return None
+
+
+def reopened(row: SampleRow) -> SampleRow:
+    """A row whose answer only was not graded, as one that waits for its grade; else as it is."""
+    if (row.error or "").startswith((NOT_JUDGED, NOT_SCORED)):
+        return row.model_copy(update={"error": None})
+    return row
 
 
 def read_rows(path: Path) -> tuple[SampleRow, ...]:
@@ -96,17 +124,15 @@ def keep_rows(path: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, S
 
     Returns:
         Rows by key: answered without error, of a sample that is still asked in these words, drawn
-        in this way and scored against this target. An answer that only was not judged is kept, as
-        one that waits for it.
+        in this way and scored against this target. An answer that only was not graded is kept, as
+        one that waits for its grade.
     """
     kept: dict[str, SampleRow] = {}
     for line in _read(path, missing_ok=True):
         try:
-            row = _parse(line)
+            row = reopened(_parse(line))
         except ValueError:
             continue
-        if (row.error or "").startswith(NOT_JUDGED):
-            row = row.model_copy(update={"error": None})
         now = asked.get(row.key)
         same = now is not None and all(getattr(row, name) == now[name] for name in IDENTITY)
         if row.error is None and same:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench import errors, steps
+from workbench import errors, rescore, steps
 from workbench.base import BASELINE_GGUF
 from workbench.collect import collect
 from workbench.collect import decided as decided_now
@@ -29,7 +29,7 @@ from workbench.records import Evaluation, Gate, Plan, PlanStep
 from workbench.rows import read_rows
 from workbench.servers import Endpoint
 from workbench.serving import served
-from workbench.store import RECORD, read_record, write_atomic, write_record
+from workbench.store import RECORD, read_record, write_atomic, write_marked, write_record
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def run(
     begun = time.monotonic()
     folder = context.run
     with folder.lock():
+        rescore.finish(context)
         plan = context.plan()
         wanted = {s.name for s in plan.steps if not only or s.name in _named(plan, only)}
         again = [s for s in plan.steps if any(s.name in _named(plan, name) for name in force)]
@@ -87,7 +88,7 @@ def run(
         _ask_failed_again(context, plan)
         write_record(folder.plan, context.plan())
         write_atomic(folder.recipe_lock, dump_lock(context.loaded))
-        write_record(folder.checkpoint, context.facts.checkpoint)
+        write_marked(folder.checkpoint, context.facts.checkpoint)
         publish_cached(context, context.plan())
         first = plan = context.plan()
         write_record(folder.plan, plan)

@@ -59,8 +59,16 @@ def read_header(path: Path) -> dict[str, Tensor]:
         CheckpointError: the file is shorter or longer than its header says, its tensors overlap or
             leave holes, or it is no safetensors.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    try:
+        size = path.stat().st_size
+        file = path.open("rb")
+    except OSError as error:
+        raise CheckpointError(
+            f"the weights cannot be read: {error.strerror}",
+            where=str(path),
+            fix="copy the file itself here; a link must lead to it",
+        ) from error
+    with file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if size < _LENGTH_BYTES or not 2 <= length <= _LARGEST_HEADER:
             raise _broken(path, f"it begins with a header length of {length} bytes")

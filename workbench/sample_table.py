@@ -68,7 +68,7 @@ def samples(run: str | Path | Context = "") -> pd.DataFrame:
     suite, kind           the suite and the business case it stands for
     sample_id, repeat     the sample, and which time it was asked; 0 is the first
     pass                  ``first``, or ``second`` where a reference was asked again (A/A)
-    score                 0 to 1 as the scorer gave it; missing where the request failed
+    score                 0 to 1 as the scorer gave it; missing where request or scorer failed
     baseline_score        the reference's score of the same sample and repeat; of the second pass,
                           the first one's; missing on a reference's first pass and where `unpaired`
     delta                 score minus baseline_score, -1 to 1
@@ -80,7 +80,7 @@ def samples(run: str | Path | Context = "") -> pd.DataFrame:
     flags                 what is the matter beside being wrong, comma-separated; empty is nothing
     baseline_flags        the same of the reference's answer
     finish_reason, error  as the server said; why there is no score
-    prompt_tokens         tokens the server counted
+    prompt_tokens         tokens the server counted; of lm-eval, the checkpoint's tokenizer
     output_tokens         the same, of the answer
     started, seconds      seconds since the step began, and how long the answer took
     cluster               samples of one cluster are not independent
@@ -90,6 +90,9 @@ def samples(run: str | Path | Context = "") -> pd.DataFrame:
     unpaired              why it was not compared; empty where it was
     engine, dtype, lane   how it was served; `engine_version` too
     ====================  ==========================================================================
+
+    Of tasks of lm-eval, finish_reason, output_tokens, started and seconds are missing: its log has
+    none of them.
 
     Flags by variant, without the second pass, which has the reference's answers once more::
 
@@ -150,6 +153,7 @@ def _suite(
     assert side.evaluation is not None
     serving = side.evaluation.serving
     asked = questions.get(result.suite, {})
+    timed = result.source == "suite"
     before = _by_key(paired.baseline) if paired else {}
     for row in rows:
         question, target = asked.get(row.id, (None, None))
@@ -170,8 +174,8 @@ def _suite(
             "error": row.error,
             "prompt_tokens": row.prompt_tokens,
             "output_tokens": row.output_tokens,
-            "started": row.started,
-            "seconds": row.seconds,
+            "started": row.started if timed else None,
+            "seconds": row.seconds if timed else None,
             "cluster": row.cluster,
             "metric": result.metric,
             "higher_is_better": result.higher_is_better,

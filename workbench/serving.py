@@ -28,10 +28,9 @@ from workbench.records import Lane, Manifest
 from workbench.servers import Endpoint, attach, serve
 from workbench.store import (
     RECORD,
-    dump_record,
     locked,
     write_atomic,
-    write_if_new,
+    write_marked,
     write_record,
 )
 
@@ -58,7 +57,7 @@ def baseline_manifest(context: Context) -> Manifest:
         packages={},
         seconds=0.0,
     )
-    write_if_new(context.run.published("quantize", BASELINE), dump_record(record))
+    write_marked(context.run.published("quantize", BASELINE), record)
     return record
 
 
@@ -79,7 +78,7 @@ def manifest(context: Context, variant: str) -> Manifest:
             fix="run the quantize step first (notebooks/02_quantize.ipynb)",
         )
     record = record.model_copy(update={"variant": variant})
-    write_if_new(context.run.published("quantize", variant), dump_record(record))
+    write_marked(context.run.published("quantize", variant), record)
     return record
 
 

@@ -7,7 +7,9 @@ are joined by an empty line.
 
 A row's id is its ``id`` field; where there is none, ``line-<number>`` of a JSONL file and
 ``row-<number>`` of a table. What cannot be understood is an error with file and line or row; blank
-lines and rows of a table whose cell is null are passed over, and returned to be counted.
+lines, rows of a table whose cell is null, and conversations in which the assistant calls tools are
+passed over, and returned to be counted. Of a row with fields of several kinds, `messages` count
+before prompt and response, and these before `text`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from workbench.calibration_spec import CalibrationSpec, ColumnsSpec, HubSource
 from workbench.errors import CalibrationError, did_you_mean
 from workbench.tables import RawRow, is_table, read_file, whole_json
+from workbench.words import MOST_SHOWN, listed, shortened, shown
 
 SAMPLES_FILE = "samples.jsonl"
 
@@ -169,7 +172,7 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
         row_id = _id(raw, columns, table)
         if row_id in seen:
             raise CalibrationError(
-                f"two rows have the id '{row_id}'",
+                f"two rows have the id '{shortened(row_id)}'",
                 where=f"{raw.where} and {seen[row_id]}",
                 fix="ids must differ: they decide which rows are sampled",
             )
@@ -181,6 +184,9 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
                 raise _wrong(f"the field '{null}' is null", raw.where) from None
             skipped.setdefault("null", []).append(row_id)
             continue
+        except _ToolCalls:
+            skipped.setdefault("with tool calls", []).append(row_id)
+            continue
         stratum = None if by is None else _stratum(raw.value.get(by), by, raw.where)
         rows.append(SourceRow(row_id, raw.where, tuple(messages), stratum))
     if by is not None and rows and by not in fields:
@@ -190,6 +196,10 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
 
 class _Null(Exception):
     """A cell of a table holds nothing."""
+
+
+class _ToolCalls(Exception):
+    """A message calls tools, and rendered without them it would say something else."""
 
 
 def _needed(
@@ -206,7 +216,7 @@ def _needed(
             raise CalibrationError(
                 f"there is no column '{name}'",
                 where=f"{path}; calibration: columns",
-                fix=f"{did_you_mean(name, names)}columns: {', '.join(names)}",
+                fix=f"{did_you_mean(name, names)}columns: {listed(names)}",
             )
     if not columns and not (
         {"text", "messages"} & {*wanted} or {"prompt", "response"} <= {*wanted}
@@ -214,7 +224,7 @@ def _needed(
         raise CalibrationError(
             "no column is called 'text', 'prompt' and 'response', or 'messages'",
             where=str(path),
-            fix=f"{_say_columns(names)}; columns: {', '.join(names)}",
+            fix=f"{_say_columns(names)}; columns: {listed(names)}",
         )
     extra = [name for name in ("id", by) if name in names]
     return list(dict.fromkeys([*wanted, *(name for name in extra if name)]))
@@ -230,7 +240,9 @@ def _id(raw: RawRow, columns: ColumnsSpec | None, table: bool) -> str:
         row_id = str(row_id)
     if not isinstance(row_id, str) or not row_id:
         raise CalibrationError(
-            f"the id of a row is not a text ({row_id!r})", where=raw.where, fix='{"id": "a-1", ...}'
+            f"the id of a row is not a text ({shown(row_id)})",
+            where=raw.where,
+            fix='{"id": "a-1", ...}',
         )
     return row_id
 
@@ -247,7 +259,7 @@ def _no_stratum(by: str, fields: Iterable[str], path: Path) -> CalibrationError:
     return CalibrationError(
         f"no row has the field '{by}' to stratify by",
         where=f"{path}; calibration: strata.by",
-        fix=f"{did_you_mean(by, fields)}fields: {', '.join(fields)}",
+        fix=f"{did_you_mean(by, fields)}fields: {listed(fields)}",
     )
 
 
@@ -264,7 +276,7 @@ def _messages(
                 lost, there = there, lost
             raise CalibrationError(
                 f"the field '{lost}' is missing, which goes with '{there}' "
-                f"(the row has {', '.join(map(repr, value))})",
+                f"(the row has {listed(map(repr, value))})",
                 where=where,
                 fix=f"correct the row, or remove it; if all are like it, {_say_columns(value)}",
             )
@@ -273,7 +285,7 @@ def _messages(
         guesses = "".join(did_you_mean(key, _FIELDS) for key in value)
         raise CalibrationError(
             f"a row has no 'text', 'prompt' and 'response', or 'messages' "
-            f"(it has {', '.join(map(repr, value)) or 'nothing'})",
+            f"(it has {listed(map(repr, value)) or 'nothing'})",
             where=where,
             fix=f"{guesses}{_say_columns(value)}",
         )
@@ -302,10 +314,12 @@ def _message(message: Any, where: str) -> dict[str, str]:
     role = message.get("role")
     if role not in _ROLES:
         raise CalibrationError(
-            f"a message has the unknown role {role!r}",
+            f"a message has the unknown role {shown(role)}",
             where=where,
-            fix=f"{did_you_mean(str(role), _ROLES)}roles are {', '.join(_ROLES)}",
+            fix=f"{did_you_mean(str(role)[:MOST_SHOWN], _ROLES)}roles are {', '.join(_ROLES)}",
         )
+    if message.get("tool_calls"):
+        raise _ToolCalls
     return {"role": str(role), "content": _text(message, "content", where)}
 
 

@@ -54,7 +54,9 @@ class ServeSpec(Spec):
     engine: Literal["vllm", "fake"] = "vllm"
     max_model_len: int = Field(2048, ge=64)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    kv_cache_gib: float | None = Field(None, gt=0, description="CPU only: size of the KV cache")
+    kv_cache_gib: float | None = Field(
+        None, gt=0, le=65536, description="CPU only: size of the KV cache"
+    )
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="GPU only")
     port: int | None = Field(None, ge=1024, le=65535, description="default: a free one")
     startup_seconds: float = Field(900, gt=0, description="how long a server may take to be ready")

@@ -25,8 +25,8 @@ from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.divergence_step import publish as publish_divergence
-from workbench.errors import StoreError, WorkbenchError
-from workbench.evaluating import evaluate_variant
+from workbench.errors import CalibrationError, StoreError, WorkbenchError
+from workbench.evaluating import evaluate_variant, throw_away
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
 from workbench.profile import run_profile
@@ -48,6 +48,7 @@ from workbench.store import (
     locked,
     write_atomic,
     write_if_new,
+    write_marked,
     write_record,
 )
 from workbench.variants import AnyVariant
@@ -106,15 +107,21 @@ def _once(
     """The step's record: the one that is there, or what `make` leaves in the artifact folder.
 
     A record whose files were altered, or that was measured on other weights than those `of` a
-    manifest, is thrown away. Two runs that need the same work do it once: the second one waits.
+    manifest, is thrown away; of an evaluation only what was altered goes with it. Two runs that
+    need the same work do it once: the second one waits.
     """
     results = context.run.results
-    record = results.complete(step.kind, step.id, cls)
+    record = before = results.complete(step.kind, step.id, cls)
     if record is not None:
         other = of is not None and getattr(record, "inputs", {}).get("weights") != of.weights_digest
-        if other or flaw(results, step.kind, step.id, record):
-            results.clear(step.kind, step.id)
+        why = flaw(results, step.kind, step.id, record)
+        if why and isinstance(record, Evaluation) and not other:
+            context.events.of(step.name).emit("reopened", what=f"{why}; the rest of it is kept")
+            throw_away(results.artifact(step.kind, step.id), record)
             record = None
+        elif why or other:
+            results.clear(step.kind, step.id)
+            record = before = None
     if record is None:
         folder = results.artifact(step.kind, step.id)
         progress = context.events.of(step.name).progress
@@ -125,7 +132,11 @@ def _once(
                     folder / SPEC, json.dumps(step.spec, indent=1, sort_keys=True).encode()
                 )
                 record = make(folder)
-                write_record(folder / RECORD, record)
+                if isinstance(record, Evaluation) and isinstance(before, Evaluation):
+                    # The rows that were kept have the scores they were given later.
+                    made = record.model_copy(update={"rescored": before.rescored})
+                    record = cast("R", made)
+                write_marked(folder / RECORD, record)
     return _publish(context, step, record)
 
 
@@ -144,7 +155,7 @@ def _publish(context: Context, step: StepSpec, record: R) -> R:
         assert spec is not None
         published = context.run.published(step.kind, step.variant)
         record = cast("R", compared(context, spec, record, published))
-    write_if_new(context.run.published(step.kind, step.variant), dump_record(record))
+    write_marked(context.run.published(step.kind, step.variant), record)
     if isinstance(record, Evaluation) and step.variant:
         publish_divergence(context, step.variant)
     if isinstance(record, Calibration) and record.contamination:
@@ -182,8 +193,16 @@ def calibrate(context: Context, variant: str = "") -> Calibration:
     assert spec is not None
 
     def make(folder: Path) -> Calibration:
-        source = source_file(context.loaded, spec)
-        return calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
+        source, planned = source_file(context.loaded, spec), context.facts.source_digest
+        sealed = calibration_module.seal(spec, source, context.tokenizer, step.id, folder)
+        # The step's id stands for the source as it was when the run was opened.
+        if isinstance(spec.source, str) and planned not in (None, sealed.source_digest):
+            raise CalibrationError(
+                "the calibration source changed since the run was opened",
+                where=str(source),
+                fix="run the same command again",
+            )
+        return sealed
 
     return _once(context, step, Calibration, make)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -97,6 +98,43 @@ def write_if_new(path: Path, data: bytes) -> None:
     """Write bytes, atomically, unless the file holds them already."""
     if not path.is_file() or path.read_bytes() != data:
         write_atomic(path, data)
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(f".{path.name}.sha256")
+
+
+def write_marked(path: Path, record: BaseModel) -> None:
+    """Write a record, atomically, with its digest in a hidden file beside it; see `read_marked`."""
+    data, mark = dump_record(record), _mark(path)
+    digest = hashlib.sha256(data).hexdigest().encode()
+    if mark.is_file() and mark.read_bytes() != digest:
+        mark.unlink()  # first, so that a crash leaves no mark of another record
+    write_if_new(path, data)
+    write_if_new(mark, digest)
+
+
+def read_marked(path: Path, cls: type[R]) -> R:
+    """Read a record back and compare it with the digest it was written with, where there is one.
+
+    This finds an edit by hand; whoever forges the digest, too, is not found.
+
+    Raises:
+        StoreError: see `read_record`; or the file was edited since.
+    """
+    record = read_record(path, cls)
+    mark = _mark(path)
+    if mark.is_file() and mark.read_text("ascii", "replace") != _sha256(path):
+        raise StoreError(
+            "a record was edited since it was written",
+            where=str(path),
+            fix="workbench run, with the run's recipe, puts the recorded one back",
+        )
+    return record
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _no_number(name: str) -> float:
@@ -253,7 +291,7 @@ class Results:
     def complete(self, kind: str, id_: str, cls: type[R]) -> R | None:
         """The record of a complete artifact, or None where it was never finished."""
         try:
-            record = read_record(self.artifact(kind, id_) / RECORD, cls)
+            record = read_marked(self.artifact(kind, id_) / RECORD, cls)
         except StoreError:
             return None  # missing, or damaged: then the step is done again
         return record if getattr(record, "id", None) == id_ else None

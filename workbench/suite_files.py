@@ -8,6 +8,7 @@ stays inside the folder, through symbolic links too. It judges no sample against
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
@@ -17,11 +18,14 @@ from pydantic import ValidationError
 from workbench.digest import canonical_json
 from workbench.errors import SuiteError, did_you_mean
 from workbench.suite_spec import PythonScorer, Sample, SqlScorer, SuiteSpec
+from workbench.words import shortened, shown
 
 SPEC_FILE = "suite.yaml"
 SAMPLES_FILE = "samples.jsonl"
 #: A database or a scorer larger than this is not a text beside a suite, bytes.
 LARGEST = 64 * 2**20
+#: Levels of lists and objects in a line; what writes them out again goes no deeper than 255.
+MOST_DEPTH = 100
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -62,9 +66,15 @@ def parse_object(line: str) -> dict[str, Any]:
     except json.JSONDecodeError as bad:
         raise ValueError(f"not JSON: {bad.msg} at column {bad.colno}") from None
     except RecursionError:
-        raise ValueError("not usable: nested too deep") from None
+        raise ValueError(f"not usable: nested too deep, more than {MOST_DEPTH} levels") from None
+    except ValueError as bad:
+        if "integer string conversion" in str(bad):
+            raise ValueError("not usable: a number of more than 4,300 digits") from None
+        raise
     if not isinstance(value, dict):
         raise ValueError("the line is not a JSON object")
+    if _is_deep(value):
+        raise ValueError(f"not usable: nested too deep, more than {MOST_DEPTH} levels")
     try:
         canonical_json(value).decode("utf-8")
     except UnicodeDecodeError:
@@ -87,7 +97,7 @@ def parse_sample(line: str) -> Sample:
         if detail["type"] == "missing":
             near = did_you_mean(key, value).strip()
             raise ValueError(f"'{key}' is missing" + (f": {near}" if near else "")) from None
-        raise ValueError(f"'{key}': {detail['msg']}, not {detail['input']!r}") from None
+        raise ValueError(f"'{key}': {detail['msg']}, not {shown(detail['input'])}") from None
 
 
 def resource_names(spec: SuiteSpec) -> tuple[tuple[str, str], ...]:
@@ -129,10 +139,17 @@ def read_resource(folder: Path, name: str) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"key '{twice}' is given twice")
+        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
+        raise ValueError(f"key '{shortened(twice)}' is given twice")
     return found
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MOST_DEPTH + 1):
+        inner = [v for v in level if isinstance(v, dict | list)]
+        level = [w for v in inner for w in (v.values() if isinstance(v, dict) else v)]
+    return bool(level)
 
 
 def _no_constant(word: str) -> NoReturn:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from workbench.digest import content_id, sha256_file
+from workbench.digest import canonical_json, content_id, sha256_file
 from workbench.errors import SuiteError, did_you_mean
 from workbench.prompts import is_field, placeholders
 from workbench.suite_files import SAMPLES_FILE, SPEC_FILE, parse_object
@@ -23,6 +23,8 @@ from workbench.suite_rows import Row, read_rows
 from workbench.suite_spec import SqlScorer
 from workbench.suite_write import write_suite
 from workbench.suites import Suite
+from workbench.words import listed, shortened, shown
+from workbench.yaml_file import BoundedLoader
 
 #: Hex digits of a row's content id that make an id: two of 10,000 rows alike once in 5 million.
 _ID_DIGITS = 12
@@ -31,6 +33,8 @@ _ABOUT = ("id", "target", "choices", "language")
 #: So many different targets are taken for the choices where none are given.
 _CHOICES = (2, 20)
 _JSON_TARGETS = ("json_fields", "tool_call")
+#: Columns that an example of a prompt shows.
+_NAMED = 5
 _ASK_SCORER = "say how an answer is judged: exact, normalized, contains, numeric, json_fields, ..."
 
 
@@ -155,14 +159,21 @@ def _scorer(wanted: Wanted, has_choices: bool) -> dict[str, Any]:
     ranked = wanted.ask == "rank_choices" or (not wanted.ask and (has_choices or wanted.choices))
     if not wanted.scorer and not ranked:
         raise SuiteError("the scorer is not known", where="--scorer", fix=_ASK_SCORER)
+    said = None
     try:
-        said = yaml.safe_load(wanted.scorer or "choice")
-    except yaml.YAMLError:
-        said = None
+        said = yaml.load(wanted.scorer or "choice", BoundedLoader)
+        canonical_json(said)
+    except (yaml.YAMLError, ValueError, TypeError) as bad:
+        if said is not None:
+            raise SuiteError(
+                f"an option holds what JSON has no word for: {bad}",
+                where="--scorer",
+                fix="write numbers, texts, true or false; .nan, .inf and dates are none of them",
+            ) from None
     scorer = {"name": said} if isinstance(said, str) else said
     if not isinstance(scorer, dict) or not isinstance(scorer.get("name"), str):
         raise SuiteError(
-            f"{wanted.scorer!r} names no scorer",
+            f"{shown(wanted.scorer)} names no scorer",
             where="--scorer",
             fix="write a name, or its options as YAML: '{name: numeric, absolute: 0.5}'",
         )
@@ -203,7 +214,7 @@ def _column(option: str, said: str, default: str, columns: Sequence[str], source
             what,
             where=f"{option} of {source}",
             fix=did_you_mean(said or default, columns)
-            + f"say {option} COLUMN; columns: {', '.join(columns)}",
+            + f"say {option} COLUMN; columns: {listed(columns)}",
         )
     return name
 
@@ -212,10 +223,10 @@ def _prompt(columns: Sequence[str], used: Sequence[str], source: Path) -> str:
     left = [name for name in columns if name not in (*_ABOUT, *used)]
     if len(left) == 1:
         return f"{{{left[0]}}}"
-    example = " ".join(f"{{{name}}}" for name in left) or "{column}"
+    example = " ".join(f"{{{name}}}" for name in left[:_NAMED]) or "{column}"
     raise SuiteError(
         f"the prompt is not known: {source.name} has "
-        + (f"the columns {', '.join(left)}" if left else "no column left that could be it"),
+        + (f"the columns {listed(left)}" if left else "no column left that could be it"),
         where="--prompt",
         fix=f"write it with the columns as fields, such as --prompt '{example}'",
     )
@@ -231,7 +242,7 @@ def _known_fields(prompt: str, columns: Sequence[str]) -> None:
             raise SuiteError(
                 f"the prompt shows '{{{name}}}', which is no column",
                 where="--prompt",
-                fix=did_you_mean(name, columns) + f"columns: {', '.join(columns)}",
+                fix=did_you_mean(name, columns) + f"columns: {listed(columns)}",
             )
 
 
@@ -296,7 +307,8 @@ def _renamed(source: Path, rows: Sequence[Row]) -> list[Row]:
             field = _field(name)
             if names.setdefault(field, name) != name:
                 raise SuiteError(
-                    f"columns '{names[field]}' and '{name}' would both be '{field}'",
+                    f"columns '{shortened(names[field])}' and '{shortened(name)}' would both be "
+                    f"'{shortened(field)}'",
                     where=f"{source}:{row.line}",
                     fix="rename one of them",
                 )

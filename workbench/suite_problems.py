@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.errors import did_you_mean
-from workbench.json_schema import complaint, validator
-from workbench.prompts import fields_shown, placeholders
+from workbench.json_schema import Validator, complaint
+from workbench.prompts import MOST_CHARACTERS, fields_shown, filled_length, placeholders
 from workbench.scorers import check_target
 from workbench.suite_spec import Sample, SamplingSpec, SuiteSpec
+from workbench.words import listed, shown
 
 if TYPE_CHECKING:
     from workbench.suites import Suite
@@ -191,7 +192,7 @@ def _tool(tool: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
     if not isinstance(name, str) or not _TOOL_NAME.match(name):
         yield (
             ("function", "name"),
-            f"{name!r} is no name of a function",
+            f"{shown(name)} is no name of a function",
             "use letters, digits, '_' and '-', at most 64",
         )
     if not isinstance(function.get("description", ""), str):
@@ -249,7 +250,7 @@ def in_no_sample(spec: SuiteSpec, samples: Sequence[Sample]) -> Iterator[tuple[S
             problem = SpecProblem(
                 loc,
                 f"'{key}' uses the field '{name}', which no sample has",
-                did_you_mean(name, known) + f"fields: {', '.join(known)}",
+                did_you_mean(name, known) + f"fields: {listed(known)}",
             )
             yield problem, f"field '{name}', which the prompt uses"
 
@@ -272,7 +273,7 @@ class SampleCheck:
         except ValueError:
             self._fields = ()
         compared = usable and spec.response_schema is not None and spec.scorer.name == "json_fields"
-        self._validator = validator(spec.response_schema or {}) if compared else None
+        self._validator = Validator(spec.response_schema or {}) if compared else None
 
     def problems(self, sample: Sample) -> Iterator[tuple[str, str]]:
         """Each problem as (what, fix)."""
@@ -285,6 +286,12 @@ class SampleCheck:
                     f"field '{name}', which the prompt uses, is missing",
                     did_you_mean(name, known).strip(),
                 )
+        length = sum(filled_length(m.content, fields) for m in self._suite.spec.templates)
+        if length > MOST_CHARACTERS:
+            yield (
+                f"the prompt would be {length:,} characters long, and {MOST_CHARACTERS:,} are most",
+                "shorten the field, or show it less often",
+            )
         yield from self._of_cluster(fields)
         if not self._usable:
             return
@@ -293,12 +300,9 @@ class SampleCheck:
             what, _, fix = bad_target.partition("\n")
             yield what, fix
         elif self._validator is not None:
-            for bad in self._validator.iter_errors(sample.target):
-                yield (
-                    f"'target' does not fit 'response_schema': {bad.message} at {bad.json_path}",
-                    "no answer could be right",
-                )
-                break
+            bad = self._validator.first_error(sample.target)
+            if bad:
+                yield f"'target' does not fit 'response_schema': {bad}", "no answer could be right"
 
     def _of_id(self, sample: Sample) -> Iterator[tuple[str, str]]:
         if not sample.id.isprintable() or sample.id != sample.id.strip():

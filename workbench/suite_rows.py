@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.errors import SuiteError, did_you_mean
 from workbench.suite_files import lines, parse_object
+from workbench.tables import MOST_CHARACTERS, long_cells
+from workbench.words import shortened
 
 _SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
@@ -74,7 +77,11 @@ def _csv(path: Path) -> Iterator[Row]:
     header: list[str] | None = None
     before = 0
     try:
-        for cells in reader:
+        while True:
+            with long_cells():
+                cells = next(reader, None)
+            if cells is None:
+                return
             line, before = before + 1, reader.line_num
             if not any(cell.strip() for cell in cells):
                 continue
@@ -89,8 +96,11 @@ def _csv(path: Path) -> Iterator[Row]:
                 )
             yield Row(line, dict(zip(header, cells, strict=True)))
     except csv.Error as bad:
+        what = f"not CSV: {bad}"
+        if "field limit" in what:
+            what = f"a value is longer than {MOST_CHARACTERS:,} characters"
         raise SuiteError(
-            f"not CSV: {bad}",
+            what,
             where=f"{path}:{max(reader.line_num, 1)}",
             fix="mend the quotes there, or save the file as JSONL",
         ) from None
@@ -106,8 +116,12 @@ def _delimiter(path: Path, text: str) -> str:
 def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
     empty = next((i for i, name in enumerate(names, 1) if not name), None)
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, n in Counter(names).items() if n > 1), None)
     if empty is not None or twice is not None:
-        what = f"column {empty} has no name" if empty is not None else f"two columns '{twice}'"
+        what = (
+            f"column {empty} has no name"
+            if empty is not None
+            else f"two columns '{shortened(str(twice))}'"
+        )
         raise SuiteError(what, where=f"{path}:{line}", fix="name each column once, in line one")
     return names

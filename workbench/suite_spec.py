@@ -29,6 +29,11 @@ Kind = Literal[
     "other",
 ]
 
+#: llama.cpp keeps 32 bits of a seed, and its highest value means "any"; repeats count on from it.
+MOST_SEED = 2**31 - 1
+#: Tokens of an answer: no server this asks has a longer context.
+MOST_TOKENS = 2**20
+
 # --------------------------------------------------------------------------- scorers
 
 
@@ -175,8 +180,10 @@ class SamplingSpec(Spec):
 
     temperature: float = Field(0.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
-    seed: int = Field(0, ge=0, description="of the first repeat; the next ones count on from it")
-    stop: tuple[str, ...] = ()
+    seed: int = Field(
+        0, ge=0, le=MOST_SEED, description="of the first repeat; the next ones count on from it"
+    )
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=16)
 
 
 class SuiteSpec(Spec):
@@ -201,7 +208,7 @@ class SuiteSpec(Spec):
     samples_of: Name | None = Field(
         None, description="take the samples of that suite instead of a file of its own"
     )
-    max_tokens: int = Field(64, ge=1)
+    max_tokens: int = Field(64, ge=1, le=MOST_TOKENS)
     sampling: SamplingSpec = SamplingSpec()
     repeats: int = Field(1, ge=1, le=64, description="times each sample is asked; for sampling")
     response_schema: dict[str, Any] | None = Field(None, description="JSON schema of an answer")

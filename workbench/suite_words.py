@@ -8,6 +8,7 @@ nodes still hold the words as they were written, and their lines.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -39,8 +40,9 @@ class Word(NamedTuple):
 def misread(root: yaml.Node | None) -> Iterator[Word]:
     """Words in `tools` and `response_schema` of a `suite.yaml` that were surely meant as texts.
 
-    These are keys that are none, truth values among the texts of an `enum`, and `on`, `off`, `yes`
-    or `no` as a value of `enum`, `const` or `default` where the schema's type is not `boolean`.
+    These are keys that are none, truth values among the texts of an `enum`, and of the values of
+    `enum`, `const` or `default` the words `on`, `off`, `yes` and `no` where the schema's type is
+    not `boolean`, and of the last two `true` and `false` where it says another type.
 
     Args:
         root: the YAML tree of the file; None for an empty one.
@@ -54,30 +56,43 @@ def misread(root: yaml.Node | None) -> Iterator[Word]:
 
 
 def _inside(top: yaml.Node, name: str, seen: set[int]) -> Iterator[Word]:
-    waiting = [(top, name)]
+    waiting = deque([(top, name)])
     while waiting:
-        node, path = waiting.pop(0)
+        node, path = waiting.popleft()
         if id(node) in seen:
             continue
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             waiting += [(item, f"{path}.{i}") for i, item in enumerate(node.value)]
         elif isinstance(node, yaml.MappingNode):
-            truths = any(k.value == "type" and v.value == "boolean" for k, v in node.value)
+            kinds = _kinds(node)
             for key, value in node.value:
+                told = bool(kinds) and key.value != "enum"
                 if key.tag not in _KEYS:
                     taken = _KINDS.get(key.tag.removeprefix(_TAG), "no text")
                     what = f"key '{key.value}' in '{path}' is read as {taken}, and a key is a text"
                     yield Word(key.start_mark.line + 1, what, f'{FIX}: "{key.value}":')
-                elif key.value in _COMPARED and not truths:
-                    yield from _of_values(value, f"{path}.{key.value}")
+                elif key.value in _COMPARED and "boolean" not in kinds:
+                    yield from _of_values(value, f"{path}.{key.value}", told)
                 waiting.append((value, f"{path}.{key.value}"))
 
 
-def _of_values(node: yaml.Node, path: str) -> Iterator[Word]:
+def _kinds(node: yaml.MappingNode) -> list[str]:
+    """What a schema says its values are; empty where it does not say."""
+    said = [value for key, value in node.value if key.value == "type"]
+    return [
+        one.value
+        for value in said
+        for one in (value.value if isinstance(value, yaml.SequenceNode) else [value])
+        if isinstance(one, yaml.ScalarNode)
+    ]
+
+
+def _of_values(node: yaml.Node, path: str, other: bool) -> Iterator[Word]:
+    """The values that are truth values; `other`: the schema says they are something else."""
     values = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    texts = any(value.tag == f"{_TAG}str" for value in values)
+    surely = other or any(value.tag == f"{_TAG}str" for value in values)
     for value in values:
-        if value.tag == f"{_TAG}bool" and (texts or value.value.lower() not in ("true", "false")):
+        if value.tag == f"{_TAG}bool" and (surely or value.value.lower() not in ("true", "false")):
             what = f"'{value.value}' in '{path}' is read as true or false"
             yield Word(value.start_mark.line + 1, what, f'{FIX}: "{value.value}"')

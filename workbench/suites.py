@@ -27,7 +27,7 @@ from workbench.prompts import fields_shown as fields_shown
 from workbench.prompts import fill as fill
 from workbench.prompts import placeholders as placeholders
 from workbench.prompts import render_prompt as render_prompt
-from workbench.recipe import load_spec, read_yaml
+from workbench.recipe import load_spec
 from workbench.scorers import check_scorer
 from workbench.scorers.custom import module_source
 from workbench.suite_files import SAMPLES_FILE as SAMPLES_FILE
@@ -36,8 +36,12 @@ from workbench.suite_files import lines, parse_sample, read_resource, resource_n
 from workbench.suite_problems import SampleCheck, SpecProblem, in_no_sample, spec_problems
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suite_words import misread
+from workbench.words import shortened
+from workbench.yaml_file import read_yaml
 
 _MOST_PROBLEMS = 10
+#: Characters of one problem.
+_MOST_SAID = 1000
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,11 @@ class _Problem:
 
 
 def _located(path: Path, found: Sequence[SpecProblem]) -> list[_Problem]:
-    return [_Problem(f"{path}:{_line(path, p.loc)}", p.what, p.fix) for p in found]
+    """Problems with their lines; those that are only counted need none."""
+    node = read_yaml(path, SuiteError)[1] if found else None
+    lines_of = [f"{path}:{locate(p.loc, node)[1]}" for p in found[:_MOST_PROBLEMS]]
+    lines_of += [str(path)] * (len(found) - len(lines_of))
+    return [_Problem(where, p.what, p.fix) for where, p in zip(lines_of, found, strict=True)]
 
 
 def _line(path: Path, loc: tuple[str | int, ...]) -> int:
@@ -241,9 +249,12 @@ def _refuse_misread(path: Path) -> None:
 def _refuse(path: Path, problems: Sequence[_Problem]) -> NoReturn:
     if len(problems) == 1:
         (only,) = problems
-        raise SuiteError(only.what, where=only.where, fix=only.fix or "mend that line")
+        raise SuiteError(
+            shortened(only.what, _MOST_SAID), where=only.where, fix=only.fix or "mend that line"
+        )
     shown = [
-        f"  {p.where}: {p.what}{f' ({p.fix})' if p.fix else ''}" for p in problems[:_MOST_PROBLEMS]
+        f"  {p.where}: {shortened(p.what, _MOST_SAID)}{f' ({p.fix})' if p.fix else ''}"
+        for p in problems[:_MOST_PROBLEMS]
     ]
     if len(problems) > _MOST_PROBLEMS:
         shown.append(f"  and {len(problems) - _MOST_PROBLEMS} more")

@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _BOM = b"\xef\xbb\xbf"
 #: Rows fetched at once from a parquet file.
 _BATCH = 1024
 #: Characters of one cell of a CSV file; Python's own limit of 131,072 is less than a long document.
-_MOST_CHARACTERS = 1 << 27
+MOST_CHARACTERS = 1 << 27
 
 #: Given the names of a table's columns, those that are needed; raises where one is missing.
 Choose = Callable[[tuple[str, ...]], Sequence[str]]
@@ -99,15 +100,25 @@ def whole_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or an escape in it names half a character.
+        ValueError: it is not JSON, an object has a key twice, or an escape in it names half a
+            character.
         RecursionError: it is nested too deep.
     """
-    value = json.loads(text)
+    value = json.loads(text, object_pairs_hook=_unique)
     if "\\ud" in text.lower():
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise ValueError("a \\u escape names half a character (a lone surrogate)") from None
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is given twice")
     return value
 
 
@@ -126,7 +137,7 @@ def _csv(path: Path, choose: Choose) -> Iterator[RawRow]:
     while True:
         begun = line
         try:
-            with _long_cells():
+            with long_cells():
                 cells = next(reader, None)
         except csv.Error as error:
             raise CalibrationError(
@@ -161,7 +172,7 @@ def _header(cells: list[str], path: Path) -> list[str]:
         raise CalibrationError(
             "the first line is blank", where=f"{path}:1", fix="begin with the columns' names"
         )
-    twice = sorted({name for name in cells if cells.count(name) > 1})
+    twice = sorted(name for name, n in Counter(cells).items() if n > 1)
     if twice or "" in cells:
         what = f"two columns are called '{twice[0]}'" if twice else "a column has no name"
         raise CalibrationError(what, where=f"{path}:1", fix="give each column a name of its own")
@@ -177,9 +188,9 @@ def _header(cells: list[str], path: Path) -> list[str]:
 
 
 @contextmanager
-def _long_cells() -> Iterator[None]:
+def long_cells() -> Iterator[None]:
     """Python keeps the limit for the whole process: raise it for as long as one row takes."""
-    before = csv.field_size_limit(_MOST_CHARACTERS)
+    before = csv.field_size_limit(MOST_CHARACTERS)
     try:
         yield
     finally:

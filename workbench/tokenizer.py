@@ -18,12 +18,12 @@ from typing import Any
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Backend
 
 from workbench.checkpoint import TOKENIZER_FILES, json_object, read_template, tokenizer_digest
 from workbench.digest import sha256_file, sha256_text
 from workbench.errors import CheckpointError, RecipeError
+from workbench.template_sandbox import BoundedEnvironment, TooMuchWork
 
 #: What ``strftime_now`` formats.
 TEMPLATE_DATE = datetime(2026, 1, 1)
@@ -172,17 +172,22 @@ class Tokenizer:
                 fix="a suite whose prompts go in as they are says 'chat_template: false'",
             )
         try:
-            text = str(
-                self._compiled.render(
-                    messages=[dict(message) for message in messages],
-                    add_generation_prompt=add_generation_prompt,
-                    tools=[dict(tool) for tool in tools] if tools else None,
-                    documents=None,
-                    **self.special,
-                )
+            text: str = self._compiled.environment.write(
+                self._compiled,
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=add_generation_prompt,
+                tools=[dict(tool) for tool in tools] if tools else None,
+                documents=None,
+                **self.special,
             )
             text.encode()  # half a character is no text a tokenizer takes
             return text
+        except (TooMuchWork, MemoryError) as error:
+            raise RecipeError(
+                f"the chat template works without end: {error or 'memory ran out'}",
+                where="chat_template of the checkpoint",
+                fix="correct chat_template.jinja, or copy it from the original model",
+            ) from error
         except Exception as error:  # a template is a program: it divides by zero, it never ends
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise RecipeError(
@@ -207,7 +212,7 @@ class _Generation(Extension):
 
 
 def _compile(template: str) -> Any:
-    environment = ImmutableSandboxedEnvironment(
+    environment = BoundedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, "jinja2.ext.loopcontrols"],

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from workbench import envs
 from workbench.base import BASELINE
 from workbench.calibration import draw
-from workbench.checkpoint import is_linear, read_tensors
+from workbench.checkpoint import is_linear, read_config, read_tensors
 from workbench.contamination import compare, described, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.lmeval import check as check_lm_eval
+from workbench.lmeval_tasks import most_documents
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.prompts import shows_tools
@@ -99,7 +101,8 @@ def _calibration(context: Context) -> list[Finding]:
             where=f"{context.loaded.source}: calibration.samples",
             fix=f"ask for at most {len(rows)}, or name a larger source",
         )
-    record, _ = draw(spec, source, context.tokenizer)
+    record, tokens = draw(spec, source, context.tokenizer)
+    _vocabulary(context, tokens)
     dropped = ", ".join(f"{drop.count} {reason}" for reason, drop in record.dropped.items())
     text = f"calibration: {spec.samples} of {len(rows)} rows of '{spec.label}'"
     if spec.packing == "pack":
@@ -115,6 +118,19 @@ def _calibration(context: Context) -> list[Finding]:
         text = f"suite '{overlap.suite}' in the calibration set: {described(overlap)}"
         findings.append(Finding("warn" if overlap.matched else "ok", text))
     return findings
+
+
+def _vocabulary(context: Context, texts: Iterable[Sequence[int]]) -> None:
+    """Refuse a tokenizer that makes tokens the model has no embedding of: another model's."""
+    config = read_config(context.model_path)
+    size = {**config, **(config.get("text_config") or {})}.get("vocab_size")
+    largest = max((max(ids, default=0) for ids in texts), default=0)
+    if isinstance(size, int) and largest >= size:
+        raise RecipeError(
+            f"the tokenizer writes token {largest}, and the model has {size} embeddings",
+            where=str(context.model_path / "tokenizer.json"),
+            fix="the tokenizer is another model's: copy the files that belong to these weights",
+        )
 
 
 def _checkpoint(context: Context) -> list[Finding]:
@@ -262,7 +278,10 @@ def _policy(context: Context) -> list[Finding]:
         if suite.spec.repeats > 1 or suite.spec.scorer.name not in RIGHT_OR_WRONG
     }
     findings += [
-        Finding("warn", text) for text in out_of_reach(context.loaded, context.facts, graded)
+        Finding("warn", text)
+        for text in out_of_reach(
+            context.loaded, context.facts, graded, most_documents(context.loaded)
+        )
     ]
     findings += _unchecked(context)
     text = (
@@ -307,6 +326,7 @@ def _prompts(context: Context) -> list[Finding]:
     for name, suite in context.suites.items():
         samples = suite.samples[: recipe.evaluate.limit]
         questions = prepare_all(suite, samples, context.tokenizer, recipe.serve.max_model_len, "")
+        _vocabulary(context, (q.prompt_ids for q in questions))
         long = [q.sample.id for q in questions if q.too_long and not q.repeat]
         if long:
             findings.append(

@@ -25,6 +25,10 @@ GGUF_INTERNAL = "source"
 GGUF_PLAIN = ("source", "F32", "F16", "BF16", "Q8_0")
 
 
+#: Names of classes every linear layer has, which llm-compressor takes in `ignore`, too.
+_CLASSES = ("Linear", "Module")
+
+
 def _group_size(value: int) -> int:
     if value != -1 and value < 8:
         raise Unfit("group_size is -1 (per channel) or at least 8", "32, 64 and 128 are usual")
@@ -33,6 +37,11 @@ def _group_size(value: int) -> int:
 
 def _layer_names(value: tuple[str, ...]) -> tuple[str, ...]:
     for entry in value:
+        if entry in _CLASSES:
+            raise Unfit(
+                f"'{entry}' is a class of layers, and llm-compressor would leave all of them alone",
+                "name single layers, such as lm_head or 're:.*down_proj'",
+            )
         if not entry.removeprefix("re:"):
             raise Unfit(
                 "an entry is the name of a layer, or 're:' and a pattern",

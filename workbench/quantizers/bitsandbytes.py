@@ -12,7 +12,7 @@ from workbench.checkpoint import copy_companions
 from workbench.jobs import run_job
 from workbench.quantizers import QuantizeOutcome, Task
 from workbench.quantizers.cores import available_cores, threads
-from workbench.quantizers.llmcompressor_checks import check_head, check_source
+from workbench.quantizers.llmcompressor_checks import check_head, check_source, unknown
 from workbench.records import Checkpoint, Choice, Hardware
 from workbench.spec import CalibrationSpec
 from workbench.store import disk_errors
@@ -43,6 +43,10 @@ class BitsAndBytes:
         """
         check_source(checkpoint)
         check_head(variant.name, variant.ignore, checkpoint)
+
+    def notes(self, variant: Nf4Spec, checkpoint: Checkpoint) -> list[str]:
+        """An architecture nobody here knows."""
+        return unknown(variant.name, checkpoint)
 
     def estimate(
         self,

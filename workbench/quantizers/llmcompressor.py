@@ -19,7 +19,9 @@ from workbench.quantizers.llmcompressor_checks import (
     check_gptq,
     check_head,
     check_int8,
+    check_kv_cache,
     check_source,
+    unknown,
 )
 from workbench.quantizers.llmcompressor_estimate import AnySpec, estimate
 from workbench.records import Calibration, Checkpoint, Choice, Hardware
@@ -46,6 +48,8 @@ class LlmCompressor:
             RecipeError: with the layer widths, or the architectures, and an option that works.
         """
         check_source(checkpoint)
+        if variant.kv_cache == "fp8":
+            check_kv_cache(variant.name, checkpoint, hardware)
         if not isinstance(variant, NoneSpec):
             check_head(variant.name, variant.ignore, checkpoint)
         if isinstance(variant, GptqSpec):
@@ -56,6 +60,10 @@ class LlmCompressor:
             check_int8(variant, checkpoint)
         elif isinstance(variant, Fp8Spec):
             check_fp8(variant, checkpoint)
+
+    def notes(self, variant: AnySpec, checkpoint: Checkpoint) -> list[str]:
+        """An architecture nobody here knows."""
+        return unknown(variant.name, checkpoint)
 
     def estimate(
         self,

@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from workbench.checkpoint import read_config
 from workbench.errors import RecipeError, did_you_mean
-from workbench.records import Checkpoint
+from workbench.quantizers.gguf_architectures import ARCHITECTURES
+from workbench.records import Checkpoint, Hardware
 from workbench.safetensors_header import read_header
 from workbench.variants import (
     AutoAwqSpec,
@@ -27,6 +29,10 @@ from workbench.variants import (
 
 GroupedSpec = GptqSpec | AwqSpec | GptqModelSpec | AutoGptqSpec | AutoAwqSpec
 
+#: vLLM 0.32 on a CPU: values of a head that share a step of its FP8 attention.
+CPU_FP8_HEAD = 32
+#: What an unquantized checkpoint's weights can be.
+DTYPES = ("F32", "F16", "BF16")
 #: Group sizes that engines have kernels for, the usual one first.
 USUAL_GROUP_SIZES = (128, 64, 32)
 #: Fewest grid points of AWQ that search anything.
@@ -75,7 +81,7 @@ _MERGED = re.compile(r"\.(q_proj|k_proj|gate_proj)\.weight$")
 
 
 def check_source(checkpoint: Checkpoint) -> None:
-    """Refuse a source that is quantized already, or has nothing to quantize.
+    """Refuse a source that is quantized already, in a dtype of no model, or without linear layers.
 
     Raises:
         RecipeError: with what to name instead.
@@ -86,11 +92,48 @@ def check_source(checkpoint: Checkpoint) -> None:
             where=checkpoint.path,
             fix="quantize the original: its model card usually names it as 'base_model'",
         )
+    if checkpoint.dtype not in DTYPES:
+        raise RecipeError(
+            f"most of the checkpoint's weights are {checkpoint.dtype}",
+            where=checkpoint.path,
+            fix=f"save it in {', '.join(DTYPES)}: the tools and engines here compute in these",
+        )
     if not checkpoint.linear_input_widths:
         raise RecipeError(
             "the checkpoint has no linear layer that could be quantized",
             where=checkpoint.path,
             fix=f"architecture {checkpoint.architecture} is not one this method fits",
+        )
+
+
+def unknown(name: str, checkpoint: Checkpoint) -> list[str]:
+    """A sentence about an architecture that none of the tables here has."""
+    found = checkpoint.architecture
+    tables = (AWQ_ARCHITECTURES, SMOOTHQUANT_ARCHITECTURES, ARCHITECTURES)
+    if any(found in table for table in tables):
+        return []
+    return [
+        f"{name}: no table of llm-compressor or llama.cpp has the architecture {found}; where "
+        "transformers has no code of its own for it, this fails: code of a checkpoint is never run"
+    ]
+
+
+def check_kv_cache(name: str, checkpoint: Checkpoint, hardware: Hardware) -> None:
+    """Refuse an FP8 KV cache that vLLM's attention on a CPU has no room for (its `cpu_attn.py`).
+
+    Raises:
+        RecipeError: with the size of a head.
+    """
+    config = read_config(Path(checkpoint.path))
+    config = {**config, **(config.get("text_config") or {})}
+    heads = config.get("num_attention_heads")
+    size = config.get("head_dim") or (checkpoint.hidden_size // heads if heads else None)
+    if not hardware.gpus and isinstance(size, int) and size % CPU_FP8_HEAD:
+        raise RecipeError(
+            f"heads of {size} do not fit an FP8 KV cache on a CPU: vLLM takes multiples of "
+            f"{CPU_FP8_HEAD}",
+            where=f"variants: {name}: kv_cache",
+            fix="leave 'kv_cache' out, or run on a GPU",
         )
 
 

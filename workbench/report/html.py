@@ -107,6 +107,8 @@ def _template() -> Template:
     for function in (
         text.badge,
         text.visible,
+        text.calls_apart,
+        text.targets_apart,
         text.flag_words,
         text.short,
         text.percent,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Mapping
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -76,16 +78,13 @@ def plain(text: str, shown: int = SHOWN) -> str:
 
 
 def calls_apart(output: str) -> str:
-    """An answer that calls functions, as ``name(arguments)`` in lines; any other text as it is.
-
-    Arguments stay the text that was sent, valid or not: only the JSON around them goes.
-    """
+    """An answer that calls functions, as ``name(arg=value, ...)`` in lines; others as they are."""
     try:
         answer = json.loads(output) if output.startswith('{"content":') else None
         if not isinstance(answer, dict) or answer.keys() != {"content", "tool_calls"}:
             return output
         content, calls = answer["content"], answer["tool_calls"]
-        lines = [f"{call['name']}({call['arguments']})" for call in calls]
+        lines = [_call(call["name"], call["arguments"]) for call in calls]
     except (ValueError, KeyError, TypeError, RecursionError):
         return output
     if content is not None and not isinstance(content, str):
@@ -94,12 +93,35 @@ def calls_apart(output: str) -> str:
     return "\n".join([*said, *lines]) or "(no call)"
 
 
+def _call(name: str, arguments: str) -> str:
+    """One call. Arguments that are no JSON object, or hold a key twice, stay as they were sent."""
+    try:
+        found = json.loads(arguments, object_pairs_hook=_once)
+        if isinstance(found, dict):
+            values = (json.dumps(value, ensure_ascii=False) for value in found.values())
+            arguments = ", ".join(map("{}={}".format, map(_word, found), values))
+    except (ValueError, RecursionError):
+        pass
+    return f"{_word(name)}({arguments})"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _word(name: str) -> str:
+    """A name as it is; in quotes where it could be taken for more than one."""
+    return name if re.fullmatch(r"[\w.-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
 def targets_apart(target: str) -> str:
     """Expected calls in the form of `calls_apart`; any other target as it is."""
     try:
         calls = json.loads(target) if target.startswith('[{"') else ()
         lines = [
-            f"{call['name']}({json.dumps(call['arguments'], ensure_ascii=False)})"
+            _call(call["name"], json.dumps(call["arguments"], ensure_ascii=False))
             for call in calls
             if call.keys() == {"name", "arguments"}
         ]

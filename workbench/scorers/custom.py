@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.digest import sha256_text
 from workbench.errors import SuiteError
-from workbench.scorers.base import Grade, kind
+from workbench.scorers.base import Grade, kind, shown
 from workbench.suite_spec import PythonScorer, Sample
 
 if TYPE_CHECKING:
@@ -176,10 +176,12 @@ def _number(score: Any) -> float:
 
 
 def _words(bad: BaseException) -> str:
+    """Its message on one line: an exception likes to quote what the model said."""
     try:
-        return str(bad)
+        said = str(bad)
     except Exception:
         return "(its message cannot be read)"
+    return shown("".join(c if c.isprintable() else " " for c in said), 300)
 
 
 def _line_that_raised(function: Function, bad: BaseException) -> str:

@@ -7,11 +7,11 @@ details say that a fence was the reason.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.evaluation_records import Flag
+from workbench.json_schema import Validator
 from workbench.scorers.base import Grade, f1, kind, parse_json, same, shown, shown_names
 from workbench.suite_spec import JsonFieldsScorer, Sample
 
@@ -67,21 +67,9 @@ def parse_object(output: str) -> dict[str, Any] | None:
 def violation(schema: Mapping[str, Any], value: Any) -> str | None:
     """The first thing in which a value breaks a JSON schema (draft 2020-12), or None.
 
-    A reference to another document is never fetched: it counts as broken, as does a value the
-    validator cannot get through (nested too deep, a number out of its range).
+    See `workbench.json_schema.Validator.first_error`.
     """
-    import jsonschema
-    import referencing
-    import referencing.exceptions
-
-    validator = jsonschema.Draft202012Validator(schema, registry=referencing.Registry())
-    try:
-        bad = next(validator.iter_errors(value), None)
-        return None if bad is None else shown(f"{bad.message} at {bad.json_path}", 300)
-    except referencing.exceptions.Unresolvable as unknown:
-        return shown(f"the schema refers to {unknown.ref}, which is not in it", 300)
-    except (RecursionError, ArithmeticError, ValueError, TypeError, re.error) as bad:
-        return f"it cannot be checked against the schema: {type(bad).__name__}"
+    return Validator(schema).first_error(value)
 
 
 def _why(output: str) -> str:

@@ -32,6 +32,12 @@ _RESERVED = {
     "--seed": "it is 0",
     "--config": "name its arguments one by one, so that they are on record",
     "--kv-cache-dtype": "use 'kv_cache: fp8' of a variant, which calibrates the scales for it",
+    "--load-format": "the weights are those of the variant's files, and no random ones",
+    "--tokenizer": "it is the checkpoint's own, whose digest is on record",
+    "--quantization": "it is what the checkpoint's own config says",
+    "--hf-overrides": "the model is what the checkpoint's config.json says",
+    "--hf-config-path": "the model is what the checkpoint's config.json says",
+    "--trust-remote-code": "code of a checkpoint is never run",
 }
 #: Hermes' form of a call, ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``, is the most
 #: common one (Hermes, Qwen, SmolLM).
@@ -147,10 +153,15 @@ def check_args(args: tuple[str, ...]) -> None:
     """
     for argument in args:
         name = option(argument)
-        if name in _RESERVED:
-            raise RecipeError(
-                f"serve.args may not set {name}", where="serve.args", fix=_RESERVED[name]
-            )
+        # argparse takes the beginning of an option for the whole.
+        for reserved, fix in _RESERVED.items():
+            if name == reserved or (len(name) > 3 and reserved.startswith(name)):
+                raise RecipeError(
+                    f"serve.args may not set {reserved}"
+                    + (f" (as {name})" if name != reserved else ""),
+                    where="serve.args",
+                    fix=fix,
+                )
 
 
 def tool_parser(args: tuple[str, ...]) -> Choice:
@@ -172,8 +183,12 @@ def _given(args: tuple[str, ...], name: str) -> bool:
 
 
 def option(argument: str) -> str:
-    """Name of the option an argument sets: vLLM takes an underscore for a dash."""
-    return argument.partition("=")[0].replace("_", "-")
+    """Name of the option an argument sets.
+
+    vLLM takes an underscore for a dash, ``--name.key`` for a part of a JSON value and ``--name+``
+    for one more entry of a list.
+    """
+    return re.split(r"[=.+]", argument, maxsplit=1)[0].replace("_", "-")
 
 
 def kv_cache_is_fp8(launch: Launch) -> bool:
