@@ -145,13 +145,18 @@ def _cells(row: Row) -> list[str]:
     return [
         *start,
         f"{e.pool_bytes / _GIB:.1f}",
-        f"{e.kv_tokens:,}",
-        f"{e.context:,}",
-        f"{int(e.max_concurrency):,}",
-        f"{row.planned:,}",
+        _count(e.kv_tokens),
+        _count(e.context),
+        _count(int(e.max_concurrency)),
+        _count(row.planned),
         cards,
         *costs,
     ]
+
+
+def _count(value: int) -> str:
+    """A whole number in at most nine characters."""
+    return f"{value:,}" if value < 10_000_000 else f"{value / 1e6:,.1f} M"
 
 
 def _remarks(answer: Answer) -> list[str]:

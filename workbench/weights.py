@@ -61,7 +61,7 @@ def read_model(path: Path) -> Model:
     Raises:
         CheckpointError: it cannot be read, or its KV cache cannot be told.
     """
-    if path.is_dir() and not (path / "config.json").is_file():
+    if path.is_dir() and not any(path.glob("*.safetensors")):
         ggufs = sorted(path.glob("*.gguf"))
         if len(ggufs) > 1:
             raise CheckpointError(
