@@ -277,7 +277,7 @@ def test_numbers_that_mean_nothing_are_refused(name: str, value: float) -> None:
 
 
 def test_other_nonsense_is_refused() -> None:
-    with pytest.raises(RecipeError, match="--utilization is 1.5"):
+    with pytest.raises(RecipeError, match=r"--utilization is 1\.5"):
         ask(utilization=1.5)
     with pytest.raises(RecipeError, match="--tp is 65"):
         ask(tp=65)

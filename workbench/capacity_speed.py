@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workbench.errors import RecipeError, did_you_mean
+from workbench.memory import option_of
 from workbench.records import Hardware, LoadPoint, Profile
 
 #: Lanes whose speed is the format's own.
@@ -67,14 +68,5 @@ def speed(profile: Profile, hardware: Hardware, workload: str = "") -> Speed:
     if not points:
         raise refuse("every load point has failed requests", "measure again at a lower load")
     kv = serving.choices.get("kv_cache_dtype")
-    return Speed(points, _tp_of(serving.command), "fp8" if kv and kv.value == "fp8" else "auto")
-
-
-def _tp_of(command: tuple[str, ...]) -> int:
-    """Tensor-parallel size of a server's command."""
-    for place, word in enumerate(command):
-        name, _, value = word.partition("=")
-        if name.replace("_", "-") in ("--tensor-parallel-size", "-tp"):
-            value = value or (command[place + 1] if place + 1 < len(command) else "")
-            return int(value) if value.isdecimal() and int(value) else 1
-    return 1
+    cards = int(option_of(serving.command, "--tensor-parallel-size", "-tp") or 1)
+    return Speed(points, cards, "fp8" if kv and kv.value == "fp8" else "auto")

@@ -12,14 +12,15 @@ frees is told as KV-cache tokens and as requests at a time, not as memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from workbench.base import Record
 from workbench.kv_cache import KvLayout
-from workbench.records import Serving
+from workbench.records import Hardware, Profile, Serving
+from workbench.weights import Model
 
 _GIB = 1 << 30
 #: Context, communication buffers, CUDA graphs, and what the driver keeps of its own total.
@@ -233,6 +234,63 @@ def state(
             for name, told, seen, by in found
         ),
     )
+
+
+def stated(
+    profile: Profile, model: Model, hardware: Hardware, length: int
+) -> MemoryStatement | None:
+    """The statement about a server that was profiled; None where it was not vLLM.
+
+    What was set is read from its record: tensor parallelism, share of the memory, or the bytes of
+    its KV cache, which is how vLLM is started on a CPU.
+
+    Args:
+        profile: of the variant.
+        model: the checkpoint that was served.
+        hardware: it was served on.
+        length: tokens of a request to tell concurrency for, such as a recipe's P95.
+    """
+    serving = profile.serving
+    if serving.engine != "vllm":
+        return None
+    dtype = serving.dtype.value
+    kv = serving.choices.get("kv_cache_dtype")
+    pool = serving.choices.get("kv_cache_bytes")
+    tp = int(option_of(serving.command, "--tensor-parallel-size", "-tp") or 1)
+    gpu = hardware.gpus[0] if hardware.gpus else None
+    room, share = 0, 0.9
+    if gpu is not None:
+        room = workspace(model.config, tp, *batch_defaults(gpu.name, gpu.memory_bytes)).bytes
+        share = float(option_of(serving.command, "--gpu-memory-utilization") or share)
+    estimated = estimate(
+        model.layout,
+        weight_bytes=model.loaded_bytes(dtype),
+        memory_bytes=gpu.memory_bytes if gpu else hardware.memory_bytes,
+        length=length,
+        utilization=share,
+        workspace_bytes=room,
+        kv_dtype=kv.value if kv else dtype,
+        tp=tp,
+        block=GPU_BLOCK if gpu else CPU_BLOCK,
+        pool_bytes=int(pool.value) if pool else None,
+    )
+    return state(
+        profile.variant,
+        model.layout,
+        estimated,
+        serving,
+        profile.peak_gpu_bytes,
+        profile.peak_memory_bytes,
+    )
+
+
+def option_of(command: Sequence[str], *names: str) -> str:
+    """What a server's command gives an option; empty where it has none of the names."""
+    for place, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") in names:
+            return value if equals else " ".join(command[place + 1 : place + 2])
+    return ""
 
 
 class Freed(Record):

@@ -16,7 +16,7 @@ from workbench.checkpoint import is_linear, read_config, read_tensors
 from workbench.errors import CheckpointError
 from workbench.gguf_fallback import BLOCK, FALLBACK, SMALL_BLOCK
 from workbench.gguf_header import Long, read_gguf
-from workbench.kv_cache import KvLayout, from_config, from_gguf
+from workbench.kv_cache import ELEMENT_BYTES, KvLayout, from_config, from_gguf
 from workbench.quantconfig import Scheme
 from workbench.safetensors_header import DTYPE_BITS, Tensor
 
@@ -53,6 +53,16 @@ class Model:
         """Whether the output layer shares the embeddings."""
         lacks_head = not any("lm_head" in name for name in self.tensors)
         return bool(self.config.get("tie_word_embeddings", lacks_head))
+
+    def loaded_bytes(self, dtype: str) -> int:
+        """Bytes of the weights once an engine has loaded them to compute in a dtype."""
+        if not self.tensors:
+            return self.stored_bytes
+        return sum(
+            t.elements * ELEMENT_BYTES[dtype] if t.dtype in _FLOATS else t.bytes
+            for name, t in self.tensors.items()
+            if not (self.tied and name == "lm_head.weight")
+        )
 
 
 def read_model(path: Path) -> Model:
