@@ -27,6 +27,11 @@ PURE = (
     "support",
     "plots",
     "lmeval_samples",
+    "kv_cache",
+    "memory",
+    "capacity",
+    "capacity_formats",
+    "capacity_speed",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (

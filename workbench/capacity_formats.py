@@ -93,10 +93,8 @@ def form(model: Model, name: str) -> Form | str:
     if name == AS_IT_IS:
         if model.gguf:
             return Form(f"as it is ({model.dtype})", "gguf", {}, model.stored_bytes)
-        config = model.quantization or {}
-        method, options = _own(config)
-        label = f"as it is ({str(config.get('quant_method'))[:20]})"
-        return Form(label, method, options, model.stored_bytes)
+        method, options = _own(model.quantization or {})
+        return Form(f"as it is ({method[:20]})", method, options, model.stored_bytes)
     if name not in FORMATS:
         return Form(name, "gguf", {}, gguf_bytes(model.tensors, name.upper(), tied=model.tied))
     method, options, scheme = FORMATS[name]

@@ -141,7 +141,7 @@ def _cells(row: Row) -> list[str]:
     if not row.fits:
         return [*start, "too large", *["-"] * 7]
     cards = "?" if row.cards is None else f"{row.cards:,}"
-    costs = ["?" if c is None else f"{c:,.2f}" for c in (row.cost_output, row.cost_total)]
+    costs = ["?" if c is None else _cost(c) for c in (row.cost_output, row.cost_total)]
     return [
         *start,
         f"{e.pool_bytes / _GIB:.1f}",
@@ -152,6 +152,10 @@ def _cells(row: Row) -> list[str]:
         cards,
         *costs,
     ]
+
+
+def _cost(value: float) -> str:
+    return f"{value:,.2f}" if value >= 1 else f"{value:.2g}"
 
 
 def _count(value: int) -> str:

@@ -1,4 +1,4 @@
-"""How large a model's KV cache is, from its config alone: what each layer keeps of a token. Pure.
+"""How large a model's KV cache is, from its config alone: what each layer keeps of a token.
 
     full attention   2 x layers x KV heads x head size x bytes a token (MHA, GQA, MQA)
     sliding window   the same, until the window is full; then it no longer grows
