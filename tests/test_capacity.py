@@ -195,7 +195,7 @@ def test_cards_from_a_measured_profile() -> None:
     assert one(answer, "fp8").cards is None
     text = "\n".join(answer.assumptions)
     assert "2,400 output tokens/s that 'short' had at concurrency 16" in text
-    assert "KV cache in 'auto', and of no other" in text
+    assert "variant 'fp8', served from checkpoint, with a KV cache in 'auto'" in text
 
 
 def test_the_profiles_own_cards_and_cache() -> None:
@@ -210,7 +210,7 @@ def test_the_profiles_own_cards_and_cache() -> None:
 
 
 def test_a_profile_without_a_point_that_fits_says_so() -> None:
-    told = Speed((point(concurrency=100_000),), 1, "auto")
+    told = Speed((point(concurrency=100_000),), 1, "auto", "variant 'x'")
     answer = ask(qps=12.0, formats=("bf16",), measured=told)
     assert one(answer).cards is None
     assert any("not known: no point of the profile" in line for line in answer.assumptions)
@@ -225,7 +225,8 @@ EMULATED = Lane(name="emulated", reason="no kernel", source="measured")
         ({"serving": {"hardware": "AMD EPYC x2 [avx2]"}}, "says nothing about the speed"),
         ({"serving": {"hardware": named("a100").key}}, "says nothing about the speed"),
         ({"serving": {"lane": EMULATED}}, "the lane emulated"),
-        ({"serving": {"engine": "fake"}}, "the fake engine"),
+        ({"serving": {"engine": "fake"}}, "the engine fake"),
+        ({"serving": {"engine": "llamacpp"}}, "the engine llamacpp"),
     ],
 )
 def test_speed_measured_elsewhere_is_refused(changes: dict[str, Any], says: str) -> None:
@@ -250,6 +251,8 @@ def test_a_profile_is_of_one_format_and_needs_no_latency() -> None:
     told = speed(measured(), named("h100"))
     with pytest.raises(RecipeError, match="does not say which"):
         ask(qps=12.0, measured=told)
+    with pytest.raises(RecipeError, match="a profile answers for a load"):
+        ask(formats=("fp8",), measured=told)
     with pytest.raises(RecipeError, match="both a measured profile and a latency"):
         ask(qps=12.0, latency=1.0, formats=("fp8",), measured=told)
 

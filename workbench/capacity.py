@@ -82,7 +82,9 @@ class Load:
         for name in self.kv:
             if name not in ("auto", "fp8"):
                 raise RecipeError(
-                    f"there is no KV type '{name}'", where="--kv", fix="auto, fp8, or both"
+                    f"there is no KV type '{name}'",
+                    where="--kv",
+                    fix="--kv auto or --kv fp8; without it, both",
                 )
 
     @property
@@ -155,6 +157,12 @@ def plan(model: Model, hardware: Hardware, load: Load, measured: Speed | None = 
             f"a request of {load.length:,} tokens is longer than the model's context of {limit:,}",
             where="--p95-in, --p95-out",
             fix="lower them, or name a checkpoint with a longer context",
+        )
+    if measured is not None and load.qps is None:
+        raise RecipeError(
+            "a profile answers for a load, and there is none",
+            where="--profile",
+            fix="say how many requests a second: --qps",
         )
     if measured is not None and len(asked(model, load.formats)) != 1:
         raise RecipeError(
@@ -268,7 +276,7 @@ def _costed(row: Row, load: Load, measured: Speed | None) -> Row:
     if load.qps is None or row.estimate is None:
         return row
     servers: int | None = None
-    if measured is not None and measured.kv == row.kv and measured.cards == row.estimate.tp:
+    if measured is not None and measured.kv == row.kv and row.engine == "vllm":
         if point := measured.best(row.planned):
             servers = math.ceil(load.qps * load.p95_out / (point.output_tokens_per_s or math.nan))
     elif measured is None and load.latency is not None:
@@ -339,10 +347,13 @@ def _told_speed(load: Load, measured: Speed | None, rows: tuple[Row, ...]) -> It
         yield "cards and cost: not asked for (--qps)"
         return
     if measured is not None:
-        yield f"cards: the profile is of a KV cache in '{measured.kv}', and of no other"
+        yield (
+            f"cards: the profile is of {measured.of}, with a KV cache in '{measured.kv}'; that "
+            "this is the checkpoint and the format asked about is yours to know"
+        )
         for row in rows:
             point = measured.best(row.planned)
-            if row.kv != measured.kv or not row.fits:
+            if row.kv != measured.kv or row.engine != "vllm" or not row.fits:
                 continue
             if point is None:
                 yield (

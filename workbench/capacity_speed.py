@@ -20,11 +20,13 @@ class Speed:
         points: without a failed request, of one workload.
         cards: of the server that was measured.
         kv: type of its KV cache.
+        of: which variant and checkpoint, in words.
     """
 
     points: tuple[LoadPoint, ...]
     cards: int
     kv: str
+    of: str
 
     def best(self, planned: int) -> LoadPoint | None:
         """The fastest point whose concurrency memory allows at the length asked about."""
@@ -50,9 +52,11 @@ def speed(profile: Profile, hardware: Hardware, workload: str = "") -> Speed:
             f"{hardware.key}",
             "give a profile of that GPU, or leave it out",
         )
-    if serving.engine == "fake" or serving.lane.name not in RUNS:
-        told = "the fake engine" if serving.engine == "fake" else f"the lane {serving.lane.name}"
-        raise refuse(f"it was measured on {told}", "give a profile of what will run")
+    if serving.engine != "vllm" or serving.lane.name not in RUNS:
+        # llama.cpp computes on the processor there, whatever GPU the machine has.
+        told = f"the engine {serving.engine}"
+        told = told if serving.engine != "vllm" else f"the lane {serving.lane.name}"
+        raise refuse(f"it was measured on {told}", "give a profile of what will run on the GPU")
     names = sorted({point.workload for point in profile.points})
     if workload and workload not in names:
         raise RecipeError(
@@ -69,4 +73,5 @@ def speed(profile: Profile, hardware: Hardware, workload: str = "") -> Speed:
         raise refuse("every load point has failed requests", "measure again at a lower load")
     kv = serving.choices.get("kv_cache_dtype")
     cards = int(option_of(serving.command, "--tensor-parallel-size", "-tp") or 1)
-    return Speed(points, cards, "fp8" if kv and kv.value == "fp8" else "auto")
+    of = f"variant '{profile.variant}', served from {serving.served_path}"
+    return Speed(points, cards, "fp8" if kv and kv.value == "fp8" else "auto", of)
