@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_memory import GIB, LLAMA_8B, LLAMA_70B, SMOLLM2, model
 
-from workbench.capacity import Answer, Load, Row, plan
+from workbench.capacity import Answer, plan
+from workbench.capacity_rows import Load, Row
 from workbench.capacity_speed import Speed, speed
 from workbench.errors import RecipeError
 from workbench.gpus import GPUS, named
@@ -163,9 +164,25 @@ def test_cards_by_littles_law() -> None:
     # So many cards at 2 an hour serve 360,000 requests in it.
     assert row.cost_output == pytest.approx(1e6 * 2.0 * servers / (100 * 3600 * 400))
     assert row.cost_total == pytest.approx(1e6 * 2.0 * servers / (100 * 3600 * 2400))
-    large = one(ask(LLAMA_70B, qps=12.0, latency=10.0, formats=("bf16",), kv=("auto",)))
-    assert large.estimate is not None and large.estimate.tp == 2
-    assert large.cards == 2 * math.ceil(120 / large.planned)
+
+
+def test_a_server_has_as_many_cards_as_make_the_load_need_fewest() -> None:
+    asked = {"qps": 12.0, "latency": 10.0, "formats": ("fp8",), "kv": ("fp8",)}
+
+    def cards(tp: int | None) -> tuple[int, int]:
+        row = one(ask(LLAMA_70B, tp=tp, **asked), "fp8")
+        assert row.cards is not None and row.estimate is not None
+        assert row.cards == row.estimate.tp * math.ceil(120 / row.planned)
+        return row.cards, row.estimate.tp
+
+    each = [cards(tp) for tp in (1, 2, 4, 8)]
+    # One card holds the weights and a single request; of all 120 it would take 120 of them.
+    assert each[0] == (120, 1) and cards(None) == min(each)
+    answer = ask(LLAMA_70B, **asked)
+    assert any("serve the load with the fewest cards" in line for line in answer.assumptions)
+    alone = ask(LLAMA_70B, formats=("fp8",), kv=("fp8",))
+    assert one(alone, "fp8").planned == 1
+    assert any("fewest that hold one request" in line for line in alone.assumptions)
 
 
 def measured(**changes: Any) -> Profile:

@@ -31,6 +31,7 @@ PURE = (
     "memory",
     "capacity",
     "capacity_formats",
+    "capacity_rows",
     "capacity_speed",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}

@@ -12,7 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from workbench.capacity import Answer, Load, Row
+    from workbench.capacity import Answer
+    from workbench.capacity_rows import Load, Row
     from workbench.records import Hardware
     from workbench.weights import Model
 
@@ -62,7 +63,8 @@ def capacity(
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what fits a GPU, how many requests at a time, how many cards, at what cost."""
-    from workbench.capacity import Load, plan
+    from workbench.capacity import plan
+    from workbench.capacity_rows import Load
     from workbench.capacity_speed import speed
     from workbench.cli import _console
     from workbench.gpus import named
