@@ -177,6 +177,17 @@ def test_tensor_parallelism_divides_heads_and_copies_what_is_left() -> None:
     assert odd.indivisible(4) == "6 KV heads neither divide by 4 nor divide it"
 
 
+def test_keys_and_values_may_differ_in_size() -> None:
+    wider = {**PUBLISHED["Llama-3.1-8B"], "head_dim": 192, "v_head_dim": 128}
+    assert from_config(wider).token_bytes("bfloat16") == 32 * 8 * (192 + 128) * 2
+
+
+def test_a_request_may_take_the_whole_pool() -> None:
+    layout = from_config(PUBLISHED["Llama-3.1-8B"])
+    assert layout.longest(160 * (128 << 10), "bfloat16") == 160
+    assert layout.longest(160 * (128 << 10) - 1, "bfloat16") == 144
+
+
 def test_later_layers_may_share_and_patterns_may_be_words() -> None:
     base = PUBLISHED["Llama-3.1-8B"]
     shared = from_config({**base, "num_kv_shared_layers": 12})

@@ -139,7 +139,7 @@ class KvLayout:
 
 
 def _layer_bytes(group: Layers, dtype: str, tp: int) -> int:
-    heads = group.heads if group.latent else -(-group.heads // tp)
+    heads = -(-group.heads // tp)
     scales = 0
     if dtype == "int8":
         scales = _INT8_SCALE_BYTES * (1 if group.latent else 2)
