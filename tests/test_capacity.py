@@ -12,7 +12,7 @@ import pytest
 from builders import point, profile, serving
 from hypothesis import given
 from hypothesis import strategies as st
-from test_memory import GIB, LLAMA_8B, LLAMA_70B, SMOLLM2, model
+from test_memory import GIB, LLAMA_8B, LLAMA_70B, SMOLLM2, model, tensors
 
 from workbench.capacity import Answer, plan
 from workbench.capacity_rows import Load, Row
@@ -20,8 +20,10 @@ from workbench.capacity_speed import Speed, speed
 from workbench.errors import RecipeError
 from workbench.gpus import GPUS, named
 from workbench.memory import workspace
+from workbench.quantconfig import Scheme
 from workbench.records import Choice, Lane, Profile
 from workbench.store import dump_record
+from workbench.weights import scheme_bytes
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 LOAD = Load(p95_in=2000, p95_out=400)
@@ -66,6 +68,16 @@ def test_an_fp8_cache_holds_twice_as_much_and_the_format_frees_the_rest() -> Non
     assert freed == pytest.approx((full.weight_bytes - rows["gptq w4 g128", "auto"].weight_bytes)
                                   / (128 << 10), abs=16)  # fmt: skip
     assert ("q8_0", "fp8") not in rows
+
+
+def test_groups_are_as_large_as_the_layers_allow_and_floats_load_in_16_bits() -> None:
+    row = one(ask(SMOLLM2, formats=("gptq",), kv=("auto",)))
+    scheme = Scheme("compressed-tensors", "int", 4, "group", 64)
+    expected = scheme_bytes(tensors(SMOLLM2), scheme, tied=True)
+    assert row.estimate is not None
+    assert (row.format, row.estimate.weight_bytes) == ("gptq w4 g64", expected)
+    (wide, _) = plan(model(LLAMA_8B, "F32"), named("h100"), replace(LOAD, formats=("bf16",))).rows
+    assert wide.estimate is not None and wide.estimate.weight_bytes == 16_060_522_496
 
 
 def test_the_fewest_cards_that_hold_one_request() -> None:

@@ -113,12 +113,10 @@ def form(model: Model, name: str) -> Form | str:
 def _own(quantization: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Method and options of a checkpoint that is quantized already, as the matrix knows them."""
     kind = str(quantization.get("quant_method"))
-    if kind == "fp8":  # DeepSeek's own: blocks of 128 x 128
-        return "fp8", {"scheme": "block"}
     try:
         schemes = parse(quantization).schemes
     except ValueError:
-        return kind, {}
+        return kind, {}  # DeepSeek's 'fp8' is a name the matrix has, others are not
     if not schemes:
         return "none", {}
     scheme = schemes[0][1]
