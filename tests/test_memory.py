@@ -301,8 +301,8 @@ def test_a_profile_has_all_a_statement_needs() -> None:
     )
     told = profile("baseline", "w", serving=ran, peak_memory_bytes=4_557_484_032)
     host = Hardware(cpu="EPYC", isa=("avx2",), cores=2, memory_bytes=24 * GIB)
-    found = stated(told, model(SMOLLM2), host, 1024)
-    assert found is not None
+    found = stated(told, model(SMOLLM2), host, 800)
+    assert found is not None and found.estimate.block == CPU_BLOCK
     assert [d.relative for d in found.differences[:2]] == [0.0, 0.0]
     # The demo model's 134,515,008 parameters in float32.
     assert found.estimate.weight_bytes == 4 * 134_515_008
@@ -333,6 +333,7 @@ def test_options_of_a_command() -> None:
     words = ("x", "--tensor_parallel_size", "4", "--other=1", "-tp=2", "--last")
     assert option_of(words, "--tensor-parallel-size") == "4"
     assert option_of(words, "-tp") == "2"
+    assert option_of(("--empty=", "next"), "--empty") == ""
     assert option_of(words, "--last") == option_of(words, "--none") == ""
 
 
@@ -350,6 +351,7 @@ def test_logs_and_estimates_are_not_mixed() -> None:
     found = freed(told("baseline"), silent)
     assert (found.source, found.kv_tokens) == ("estimate", 46592 - 23296)
     assert found.concurrency == (23296 / 2048, 46592 / 2048)
+    assert freed(told("baseline", tokens=None), told("fp8")).source == "estimate"
     with pytest.raises(ValueError, match="2048 and 1024 tokens"):
         freed(told("baseline"), told("fp8", length=1024))
 
