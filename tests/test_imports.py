@@ -27,6 +27,12 @@ PURE = (
     "support",
     "plots",
     "lmeval_samples",
+    "kv_cache",
+    "memory",
+    "capacity",
+    "capacity_formats",
+    "capacity_rows",
+    "capacity_speed",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (

@@ -23,13 +23,14 @@ from jsonschema import Draft202012Validator
 from workbench.client import Client, Completion, RequestFailed, Token, run_async
 from workbench.digest import sha256_text
 from workbench.errors import RecipeError, ServingFailure
+from workbench.kv_cache import kv_bytes_per_token
 from workbench.records import Choice, Environment, Gpu, Hardware, Lane, Serving
 from workbench.servers import Canary, Endpoint, attach, last_words, serve
 from workbench.servers.endpoint import LEASE, judge
 from workbench.servers.engine import ENGINES, Launch, LogFacts, engine
 from workbench.servers.fake_app import Faults
 from workbench.servers.fake_brain import BASE_ERROR, Brain, instance_of, tokenize
-from workbench.servers.vllm import VllmEngine, kv_bytes_per_token
+from workbench.servers.vllm import VllmEngine
 from workbench.spec import ServeSpec
 
 DATA = Path(__file__).parent / "data"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench import __version__, cli_eval
+from workbench import __version__, capacity_view, cli_eval
 from workbench.cli_suite import suite_app
 from workbench.errors import WorkbenchError
 
@@ -348,6 +348,7 @@ def _progress(console: Console) -> ProgressLine:
 
 
 cli_eval.register(app)
+capacity_view.register(app)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

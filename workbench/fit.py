@@ -17,6 +17,7 @@ from workbench.quantconfig import Scheme
 from workbench.quantizers.llmcompressor_checks import block_misfit
 from workbench.records import Checkpoint
 from workbench.safetensors_header import Tensor
+from workbench.weights import scheme_bytes
 
 _CT = "compressed-tensors"
 _GROUPS = (128, 64, 32)
@@ -74,8 +75,8 @@ def notes(
         ("GPTQ, AWQ 4 bit g64", Scheme(_CT, "int", 4, "group", 64)),
         ("NF4", Scheme("bitsandbytes", "nf", 4, "group", 64, double=True)),
     ):
-        bits = sum(scheme.bits_per_weight(w, r) * r * w for r, w in linear.values())
-        found.append(_size(label, kept + bits / 8, memory_bytes))
+        size = scheme_bytes(tensors, scheme, tied=checkpoint.tied_embeddings)
+        found.append(_size(label, size, memory_bytes))
     found += [_group(size, widths) for size in _GROUPS]
     bad = block_misfit(widths, {n: t.shape for n, t in tensors.items()})
     text = bad or "blocks of 128 x 128 fit every layer"
@@ -87,7 +88,7 @@ def notes(
 def _size(label: str, size: float, memory_bytes: int | None) -> Note:
     text = f"about {size / 1e6:,.0f} MB of weights"
     if memory_bytes and size > memory_bytes:
-        return Note(label, "no", f"{text}, more than the {memory_bytes / 1e9:.0f} GB of the GPU")
+        return Note(label, "no", f"{text}, more than the {memory_bytes / 2**30:.1f} GiB of the GPU")
     return Note(label, "ok", text)
 
 

@@ -1,8 +1,9 @@
 """Machines one does not sit at: named GPUs with what decides their kernels. Pure, a literal table.
 
 Compute capability from NVIDIA's list (https://developer.nvidia.com/cuda-gpus); for AMD the number
-vLLM's ROCm platform gives an architecture (gfx942 is 9.4). Memory is that of one device, as its
-data sheet says, in GiB as drivers count it or GB as it is sold: good for "does it fit", no more.
+vLLM's ROCm platform gives an architecture (gfx942 is 9.4). Memory is that of one device as its
+driver reports the total (nvidia-smi, rocm-smi), error correction on where it is by default: less
+than what is sold, and what an engine takes its share of.
 """
 
 from __future__ import annotations
@@ -22,34 +23,33 @@ class Named:
         name: as the driver spells it.
         generation: architecture, and the column of vLLM's table it belongs to.
         capability: compute capability.
-        gigabytes: memory of one device.
-        source: where memory and capability come from.
+        mebibytes: memory of one device, as its driver reports the total.
+        source: where the memory comes from.
         platform: ``cuda`` or ``rocm``.
     """
 
     name: str
     generation: str
     capability: str
-    gigabytes: int
+    mebibytes: int
     source: str
     platform: Literal["cuda", "rocm"] = "cuda"
 
 
-_SHEET = "NVIDIA data sheet"
-_MIG = "NVIDIA MIG user guide, supported GPUs"
+_SMI = "nvidia-smi, memory.total"
 #: What `--gpu` takes.
 GPUS: dict[str, Named] = {
-    "t4": Named("Tesla T4", "Turing", "7.5", 16, _SHEET),
-    "a10": Named("NVIDIA A10", "Ampere", "8.6", 24, _SHEET),
-    "a100": Named("NVIDIA A100-SXM4-80GB", "Ampere", "8.0", 80, _MIG),
-    "l4": Named("NVIDIA L4", "Ada", "8.9", 24, _SHEET),
-    "l40s": Named("NVIDIA L40S", "Ada", "8.9", 48, _SHEET),
-    "rtx4090": Named("NVIDIA GeForce RTX 4090", "Ada", "8.9", 24, _SHEET),
-    "h100": Named("NVIDIA H100 80GB HBM3", "Hopper", "9.0", 80, _MIG),
-    "h200": Named("NVIDIA H200", "Hopper", "9.0", 141, _MIG),
-    "b200": Named("NVIDIA B200", "Blackwell", "10.0", 180, _MIG),
+    "t4": Named("Tesla T4", "Turing", "7.5", 15360, _SMI),
+    "a10": Named("NVIDIA A10", "Ampere", "8.6", 23028, _SMI),
+    "a100": Named("NVIDIA A100-SXM4-80GB", "Ampere", "8.0", 81920, _SMI),
+    "l4": Named("NVIDIA L4", "Ada", "8.9", 23034, _SMI),
+    "l40s": Named("NVIDIA L40S", "Ada", "8.9", 46068, _SMI),
+    "rtx4090": Named("NVIDIA GeForce RTX 4090", "Ada", "8.9", 24564, _SMI),
+    "h100": Named("NVIDIA H100 80GB HBM3", "Hopper", "9.0", 81559, _SMI),
+    "h200": Named("NVIDIA H200", "Hopper", "9.0", 143771, _SMI),
+    "b200": Named("NVIDIA B200", "Blackwell", "10.0", 183359, _SMI),
     "mi300x": Named(
-        "AMD Instinct MI300X", "CDNA 3", "9.4", 192, "AMD data sheet; gfx942", platform="rocm"
+        "AMD Instinct MI300X", "CDNA 3", "9.4", 196592, "rocm-smi, VRAM total", platform="rocm"
     ),
 }
 
@@ -71,7 +71,7 @@ def named(name: str) -> Hardware:
     gpu = Gpu(
         name=entry.name,
         compute_capability=entry.capability,
-        memory_bytes=entry.gigabytes * 10**9,
+        memory_bytes=entry.mebibytes << 20,
         driver="",
         platform=entry.platform,
     )

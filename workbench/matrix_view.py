@@ -75,7 +75,7 @@ def _describe(hardware: Hardware) -> str:
     if not hardware.gpus:
         return f"{hardware.cpu}, {', '.join(hardware.isa) or 'no vector extensions'}, no GPU"
     return "; ".join(
-        f"{g.name}, compute capability {g.compute_capability}, {g.memory_bytes / 1e9:.0f} GB"
+        f"{g.name}, compute capability {g.compute_capability}, {g.memory_bytes / 2**30:.1f} GiB"
         + (" (ROCm)" if g.platform == "rocm" else "")
         for g in hardware.gpus
     )

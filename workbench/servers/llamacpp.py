@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 
 from workbench.errors import CheckpointError, RecipeError
+from workbench.kv_cache import kv_bytes_per_token
 from workbench.records import Choice, Environment
 from workbench.servers.engine import Command, Launch, LogFacts
-from workbench.servers.vllm import kv_bytes_per_token
 
 SCRIPT = Path(__file__).parents[1] / "inside" / "llamacpp_server.py"
 _GIB = 1 << 30

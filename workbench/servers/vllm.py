@@ -7,17 +7,14 @@ documentation and sources; not yet run on a GPU.
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
-from typing import Any
 
 from workbench.errors import RecipeError
+from workbench.kv_cache import kv_bytes_per_token
 from workbench.records import Choice, Environment, Hardware
 from workbench.servers.engine import Command, Launch, LogFacts
 
 _GIB = 1 << 30
-_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 #: What the workbench decides itself. A second value would win silently over the recorded one.
 _RESERVED = {
     "--api-key": "the key is random and never on a command line",
@@ -225,19 +222,6 @@ def kv_cache(launch: Launch) -> Choice:
         reason=f"{value / _GIB:.1f} GiB: {token} bytes a token, room for eight contexts of "
         f"{launch.spec.max_model_len} tokens, at least 1 GiB, at most a quarter of the memory",
     )
-
-
-def kv_bytes_per_token(checkpoint: Path, dtype: str) -> int | None:
-    """2 x layers x KV heads x head size x bytes, from `config.json`; None where it is silent."""
-    try:
-        config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text("utf-8"))
-        config = config.get("text_config", config)
-        heads = config["num_attention_heads"]
-        kv_heads = config.get("num_key_value_heads") or heads
-        head = config.get("head_dim") or config["hidden_size"] // heads
-        return int(2 * config["num_hidden_layers"] * kv_heads * head * _DTYPE_BYTES[dtype])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def threads(hardware: Hardware) -> tuple[Choice, dict[str, str]]:
