@@ -27,6 +27,18 @@ PURE = (
     "support",
     "plots",
     "lmeval_samples",
+    "traffic",
+    "lengths",
+    "arrivals",
+    "traces",
+    "workloads",
+    "bootstrap",
+    "load_records",
+    "load_requests",
+    "load_stats",
+    "saturation",
+    "rate_search",
+    "quiet",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (
