@@ -31,6 +31,7 @@ PURE = (
     "lengths",
     "arrivals",
     "traces",
+    "workload_spec",
     "workloads",
     "bootstrap",
     "load_records",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals
 from workbench.bootstrap import Draws
 from workbench.load_records import LoadSummary, Spread, Targets
-from workbench.load_stats import Repeat, meets, summarize
+from workbench.load_stats import Repeat, load_point, meets, summarize
 from workbench.traffic import Ask, Outcome, Status
 
 QUICK = Draws(resamples=40)
@@ -144,6 +144,26 @@ def test_the_clients_own_delay_is_a_figure_of_its_own() -> None:
     found = figures(repeat({**A, "due": -0.05}, B))
     assert found.queued_ms.max.value == pytest.approx(50)
     assert found.ttft_ms.mean.value == pytest.approx(300)
+
+
+def test_each_repeat_stands_for_itself() -> None:
+    gone = {"sent": 0.0, "status": "failed", "reason": "x"}
+    found = figures(repeat(A, B), repeat(B), repeat({**gone, "sent": None})).by_repeat
+    assert found["ttft_ms_p50"] == (pytest.approx(300), pytest.approx(400), None)
+    assert found["tpot_ms_p50"] == (pytest.approx(125), pytest.approx(100), None)
+    assert found["output_tokens_per_s"] == (pytest.approx(7 / 2), pytest.approx(4), None)
+
+
+def test_a_closed_loop_is_a_point_of_the_profile() -> None:
+    failed = {**A, "status": "failed", "reason": "HTTP 500"}
+    found = load_point(figures(repeat(A, B, failed), arrivals=ClosedLoop(concurrency=4)))
+    assert (found.workload, found.concurrency, found.completed, found.failed) == ("w", 4, 2, 1)
+    assert (found.ttft_ms_p50, found.ttft_ms_p95) == pytest.approx((300, 390))
+    assert (found.tpot_ms_p50, found.tpot_ms_p95) == pytest.approx((125, 147.5))
+    assert (found.output_tokens_per_s, found.seconds) == pytest.approx((3.5, 2))
+    assert found.errors == {"failed: HTTP 500": 1}
+    with pytest.raises(ValueError, match="not asked in a closed loop"):
+        load_point(figures(repeat(A), arrivals=PoissonArrivals(rate=1)))
 
 
 # --------------------------------------------------------------------------- what never counts
@@ -449,7 +469,10 @@ def test_no_order_matters(repeats: list[Repeat], seed: int) -> None:
         dice.shuffle(asks)
         dice.shuffle(outcomes)
         moved.append(Repeat(asks, outcomes))
-    assert of_load(moved) == of_load(repeats)
+    one, other = of_load(moved), of_load(repeats)
+    for name, found in one.by_repeat.items():
+        assert sorted(found, key=str) == sorted(other.by_repeat[name], key=str)
+    assert one.model_copy(update={"by_repeat": other.by_repeat}) == other
 
 
 @given(repeats=loads())

@@ -24,6 +24,8 @@ def test_variation_by_hand() -> None:
     assert variation([5]) is None
     assert variation([]) is None
     assert variation([0, 0]) is None
+    # A repeat in which nothing was completed agrees with nothing.
+    assert variation([5, None, 5]) is None
 
 
 def test_a_quiet_machine_has_no_reasons_and_nothing_unknown() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,20 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from test_profile import Bytes, Words
 
-from workbench.arrivals import ClosedLoop, ConstantArrivals, PoissonArrivals, TraceArrivals
+from workbench.arrivals import (
+    AnyArrivals,
+    Arrivals,
+    ClosedLoop,
+    ConstantArrivals,
+    PoissonArrivals,
+    TraceArrivals,
+)
 from workbench.errors import RecipeError
 from workbench.json_schema import complaint
-from workbench.lengths import FixedLength
+from workbench.lengths import AnyLength, FixedLength, Length
 from workbench.recipe import load_spec
 from workbench.spec import WorkloadSpec
 from workbench.suite_spec import Sample, SuiteSpec
@@ -299,3 +308,26 @@ def test_a_suite_the_load_cannot_ask_as_it_should_is_refused(
 ) -> None:
     with pytest.raises(RecipeError, match=said):
         ask_suite(suite(**given), samples=samples)
+
+
+# --------------------------------------------------------------------------- the reference
+
+
+def test_every_example_of_the_reference_is_read_and_every_class_is_in_it() -> None:
+    text = (RECIPES / "WORKLOADS.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    workloads, lengths, arrivals = blocks
+    assert len([Workload.model_validate(one) for one in workloads]) == 5
+    length: TypeAdapter[AnyLength] = TypeAdapter(Length)
+    assert {length.validate_python(one).distribution for one in lengths} == {
+        "fixed",
+        "uniform",
+        "lognormal",
+        "empirical",
+    }
+    process: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
+    found = {process.validate_python(one).arrivals for one in arrivals}
+    assert found == {"closed", "poisson", "constant", "burst", "trace"}
+    (trace,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert len(parse_trace(enumerate(trace.strip().split("\n"), 1), "t")) == 2
+    assert re.findall(r"^\| `([\w-]+)`", text, re.MULTILINE) == [*PRESETS]

@@ -128,6 +128,9 @@ class LoadSummary(Record):
     targets: dict[str, float] | None = None
     good: Good | None = Field(None, description="completed within the targets: goodput")
     correct: Good | None = Field(None, description="the same, and right: quality goodput")
+    by_repeat: dict[str, tuple[float | None, ...]] = Field(
+        description="figure -> its value in each repeat, in their order"
+    )
     saturation: Saturation
     resampled: Literal["repeat", "request"] = Field(description="unit of the bootstrap")
     resamples: int

@@ -25,7 +25,15 @@ from dataclasses import dataclass
 
 from workbench import load_requests as requests
 from workbench.arrivals import AnyArrivals
-from workbench.bootstrap import LEAST_REPEATS, Draws, Estimate, Unit, estimates, ratio
+from workbench.bootstrap import (
+    LEAST_REPEATS,
+    Draws,
+    Estimate,
+    Unit,
+    estimates,
+    percentile,
+    ratio,
+)
 from workbench.load_records import (
     Figure,
     Good,
@@ -36,6 +44,7 @@ from workbench.load_records import (
     Targets,
     Tokens,
 )
+from workbench.records import LoadPoint
 from workbench.saturation import over_repeats, saturation
 from workbench.traffic import Ask, Outcome
 from workbench.workloads import sample_keys
@@ -71,6 +80,9 @@ class _Pair:
     def tokens(self) -> int:
         """Output tokens, by usage where there is one."""
         return requests.output_tokens(self.outcome)
+
+
+_Pairs = Sequence[_Pair]
 
 
 def summarize(
@@ -171,6 +183,7 @@ def summarize(
         targets=targets.given if targets else None,
         good=in_time,
         correct=right,
+        by_repeat=_by_repeat(paired, seconds),
         saturation=_saturation(paired, arrivals),
         resampled=unit,
         resamples=draws.resamples,
@@ -212,6 +225,29 @@ def _input_tokens(pair: _Pair) -> int:
     return len(pair.ask.prompt) if counted is None else counted
 
 
+def load_point(summary: LoadSummary) -> LoadPoint:
+    """A closed loop's summary as the point of a profile, which the policy's checks read.
+
+    Raises:
+        ValueError: it is no closed loop: a point is known by its concurrency.
+    """
+    if summary.arrivals["arrivals"] != "closed":
+        raise ValueError(f"workload '{summary.workload}' was not asked in a closed loop")
+    return LoadPoint(
+        workload=summary.workload,
+        concurrency=summary.arrivals["concurrency"],
+        completed=summary.completed,
+        failed=summary.requests - summary.completed,
+        ttft_ms_p50=summary.ttft_ms.p50.value,
+        ttft_ms_p95=summary.ttft_ms.p95.value,
+        tpot_ms_p50=summary.tpot_ms.p50.value,
+        tpot_ms_p95=summary.tpot_ms.p95.value,
+        output_tokens_per_s=summary.output_tokens_per_s.value,
+        seconds=summary.seconds,
+        errors=summary.by_reason,
+    )
+
+
 def _paired(repeat: Repeat) -> list[_Pair]:
     """Each outcome with its ask, in the order of the asks."""
     asks = {ask.number: ask for ask in repeat.asks}
@@ -227,7 +263,7 @@ def _paired(repeat: Repeat) -> list[_Pair]:
     ]
 
 
-def _seconds(pairs: Sequence[_Pair]) -> float:
+def _seconds(pairs: _Pairs) -> float:
     """From the first request sent to the last answer ended, or the last one sent if that is later.
 
     A request that hangs until its time limit does not stretch it, and a server that answers nothing
@@ -239,7 +275,7 @@ def _seconds(pairs: Sequence[_Pair]) -> float:
 
 
 def _spread(
-    paired: Sequence[Sequence[_Pair]],
+    paired: Sequence[_Pairs],
     values: Callable[[Outcome], requests.Values],
     unit: Unit,
     draws: Draws,
@@ -271,7 +307,28 @@ def _spread(
     )
 
 
-def _tokens(done: Sequence[_Pair]) -> Tokens:
+def _by_repeat(
+    paired: Sequence[_Pairs], seconds: Sequence[float]
+) -> dict[str, tuple[float | None, ...]]:
+    """What tells whether repeats agree, see `workbench.quiet`."""
+
+    def median(
+        values: Callable[[Outcome], requests.Values], pairs: Sequence[_Pair]
+    ) -> float | None:
+        found = [values(pair.outcome) for pair in pairs if pair.done]
+        return percentile([v for one in found if not isinstance(one, str) for v in one], 50)
+
+    def speed(pairs: _Pairs, took: float) -> float | None:
+        return sum(pair.tokens for pair in pairs if pair.done) / took if took > 0 else None
+
+    return {
+        "ttft_ms_p50": tuple(median(requests.ttft, pairs) for pairs in paired),
+        "tpot_ms_p50": tuple(median(requests.tpot, pairs) for pairs in paired),
+        "output_tokens_per_s": tuple(map(speed, paired, seconds)),
+    }
+
+
+def _tokens(done: _Pairs) -> Tokens:
     told = [pair for pair in done if pair.outcome.output_tokens is not None]
     usage = sum(pair.tokens for pair in told)
     chunks = sum(len(pair.outcome.token_times) for pair in told)
@@ -286,7 +343,7 @@ def _tokens(done: Sequence[_Pair]) -> Tokens:
 
 def _wrong(
     asked: Sequence[Sequence[Ask]],
-    paired: Sequence[Sequence[_Pair]],
+    paired: Sequence[_Pairs],
     correct: Mapping[str, bool],
 ) -> dict[int, list[str]]:
     """By identity of a pair: that its answer is wrong, or that nobody says it is right."""
@@ -302,7 +359,7 @@ def _wrong(
     return wrong
 
 
-def _saturation(paired: Sequence[Sequence[_Pair]], arrivals: AnyArrivals) -> Saturation:
+def _saturation(paired: Sequence[_Pairs], arrivals: AnyArrivals) -> Saturation:
     if arrivals.arrivals == "closed":
         return Saturation(verdict="closed loop", sentence="a closed loop cannot build up a queue")
     return over_repeats([saturation([pair.outcome for pair in pairs]) for pairs in paired])

@@ -33,21 +33,22 @@ class Limits:
     queued_ms: float = 10.0
 
 
-def variation(values: Sequence[float]) -> float | None:
+def variation(values: Sequence[float | None]) -> float | None:
     """Coefficient of variation: sample standard deviation (n - 1) over mean.
 
-    None of fewer than two values, or where the mean is not above 0.
+    None of fewer than two values, where one is None, or where the mean is not above 0.
     """
-    n = len(values)
-    mean = math.fsum(values) / n if n else 0.0
-    if n < 2 or not mean > 0:
+    known = [value for value in values if value is not None]
+    n = len(known)
+    mean = math.fsum(known) / n if n else 0.0
+    if n < 2 or n < len(values) or not mean > 0:
         return None
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)) / mean
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (n - 1)) / mean
 
 
 def quietness(
     *,
-    baseline: Mapping[str, Sequence[float]] | None = None,
+    baseline: Mapping[str, Sequence[float | None]] | None = None,
     steal: float | None = None,
     throttled: Mapping[str, float] | None = None,
     others: Sequence[str] | None = None,
@@ -57,7 +58,7 @@ def quietness(
     """Everything that speaks against the quiet of a run.
 
     Args:
-        baseline: figure -> its value in each repeat of the baseline, such as output tokens/s.
+        baseline: figure -> its value in each repeat of the baseline: `LoadSummary.by_repeat`.
         steal: share of CPU time stolen during the run, 0 to 1.
         throttled: NVML's name of a throttle reason -> share of samples that showed it.
         others: processes on the measured GPUs that are not the server's, in words.
