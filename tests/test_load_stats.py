@@ -306,37 +306,50 @@ def test_gaps_nobody_saw_are_not_in_time_and_one_token_has_none() -> None:
     assert found.good.missed == {"tpot_ms: all tokens in one chunk": 1}
 
 
-def sampled(*names: str | None) -> Repeat:
+def sampled(*names: str | None, correct: dict[str, bool] | None = None) -> Repeat:
+    """A's and B's in turn, each asking the sample named."""
     return Repeat(
         [ask(i, sample=name) for i, name in enumerate(names)],
         [outcome(i, **(A if i % 2 == 0 else B)) for i in range(len(names))],
+        correct,
     )
 
 
 def test_quality_goodput_wants_right_and_in_time() -> None:
     """B's are late: of a, c, a again in time, a is right, c is wrong, the second a is right."""
-    found = figures(
-        sampled("a", "b", "c", "d", "a"),
-        targets=Targets(ttft_ms=250),
-        correct={"a": True, "b": True, "c": False, "d": False, "a#1": True},
-    )
+    grades = {"a": True, "b": True, "c": False, "d": False, "a#1": True}
+    found = figures(sampled(*"abcda", correct=grades), targets=Targets(ttft_ms=250))
     assert found.good is not None and found.correct is not None
     assert (found.good.count, found.correct.count) == (3, 2)
     assert found.correct.missed == {"ttft_ms": 2, "wrong answer": 2}
     assert found.correct.per_s.value == pytest.approx(2 / 2)
+    # Not graded at all is not the same as all wrong.
+    assert figures(sampled(*"abcda"), targets=Targets(ttft_ms=250)).correct is None
 
 
 def test_an_answer_nobody_graded_is_not_right() -> None:
-    found = figures(sampled("a", None, "a"), targets=Targets(ttft_ms=1e6), correct={"a": True})
+    grades = {"a": True}
+    found = figures(sampled("a", None, "a", correct=grades), targets=Targets(ttft_ms=1e6))
     assert found.correct is not None
     assert (found.correct.count, found.correct.missed) == (1, {"not graded": 2})
 
 
+def test_the_same_sample_may_be_right_in_one_repeat_and_wrong_in_the_next() -> None:
+    found = figures(
+        sampled("a", correct={"a": True}),
+        sampled("a", correct={"a": False}),
+        sampled("a"),
+        targets=Targets(ttft_ms=1e6),
+    )
+    assert found.correct is not None
+    assert (found.correct.count, found.correct.missed) == (1, {"not graded": 1, "wrong answer": 1})
+
+
 def test_quality_goodput_needs_targets_and_samples() -> None:
     with pytest.raises(ValueError, match="needs targets"):
-        figures(sampled("a"), correct={"a": True})
+        figures(sampled("a", correct={"a": True}))
     with pytest.raises(ValueError, match="no request asks one"):
-        figures(repeat(A), targets=Targets(ttft_ms=1), correct={"a": True})
+        figures(sampled(None, correct={"a": True}), targets=Targets(ttft_ms=1))
 
 
 def test_targets_are_one_at_least() -> None:
@@ -391,6 +404,10 @@ def test_a_growing_backlog_is_not_carried_however_good_its_requests() -> None:
 # --------------------------------------------------------------------------- properties
 
 
+TARGETS = Targets(ttft_ms=1500, tpot_ms=2000)
+GRADES = {"x": True, "y": False, "x#1": True, "z": True}
+
+
 @st.composite
 def loads(draw: st.DrawFn) -> list[Repeat]:
     """One to four repeats of one to six requests of every status."""
@@ -418,12 +435,8 @@ def loads(draw: st.DrawFn) -> list[Repeat]:
                     reason=draw(st.sampled_from(["", "a"])),
                 )
             )
-        repeats.append(Repeat(asks, outcomes))
+        repeats.append(Repeat(asks, outcomes, GRADES))
     return repeats
-
-
-TARGETS = Targets(ttft_ms=1500, tpot_ms=2000)
-GRADES = {"x": True, "y": False, "x#1": True, "z": True}
 
 
 def of_load(repeats: list[Repeat]) -> LoadSummary:
@@ -431,7 +444,6 @@ def of_load(repeats: list[Repeat]) -> LoadSummary:
         *repeats,
         arrivals=PoissonArrivals(rate=1),
         targets=TARGETS,
-        correct=GRADES,
         draws=Draws(resamples=10),
     )
 
@@ -468,7 +480,7 @@ def test_no_order_matters(repeats: list[Repeat], seed: int) -> None:
         asks, outcomes = list(r.asks), list(r.outcomes)
         dice.shuffle(asks)
         dice.shuffle(outcomes)
-        moved.append(Repeat(asks, outcomes))
+        moved.append(Repeat(asks, outcomes, r.correct))
     one, other = of_load(moved), of_load(repeats)
     for name, found in one.by_repeat.items():
         assert sorted(found, key=str) == sorted(other.by_repeat[name], key=str)

@@ -60,10 +60,13 @@ class Repeat:
     Attributes:
         asks: what was to be sent.
         outcomes: what became of it, in any order.
+        correct: key of a sample's answer in this repeat (`workloads.sample_keys`: its id, ``id#1``
+            the second time it is asked) -> whether it is right; None: nobody graded.
     """
 
     asks: Sequence[Ask]
     outcomes: Sequence[Outcome]
+    correct: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,6 @@ def summarize(
     workload: str,
     arrivals: AnyArrivals,
     targets: Targets | None = None,
-    correct: Mapping[str, bool] | None = None,
     draws: Draws | None = None,
     quiet: Quiet | None = None,
 ) -> LoadSummary:
@@ -101,15 +103,13 @@ def summarize(
         repeats: the same load, measured again; the order does not matter.
         workload: its name.
         arrivals: the arrival process; saturation is looked for in an open loop only.
-        targets: without them there is no goodput.
-        correct: key of a sample's answer (`workloads.sample_keys`: its id, ``id#1`` the second time
-            it is asked) -> whether it is right; without it there is no quality goodput.
+        targets: without them there is no goodput; quality goodput also needs a graded repeat.
         draws: of the bootstrap.
         quiet: what was found of the machine.
 
     Raises:
         ValueError: no repeat, a repeat without requests, outcomes that do not belong to the asks
-            one to one, or `correct` without targets or without any request that asks a sample.
+            one to one, or grades without targets or without any request that asks a sample.
     """
     draws = draws or Draws()
     paired = [_paired(repeat) for repeat in repeats]
@@ -149,10 +149,10 @@ def summarize(
     in_time = right = None
     if targets is not None:
         in_time = good(late)
-    if correct is not None:
+    if any(repeat.correct is not None for repeat in repeats):
         if targets is None:
             raise ValueError("quality goodput is of answers in time: it needs targets")
-        wrong = _wrong([repeat.asks for repeat in repeats], paired, correct)
+        wrong = _wrong(repeats, paired)
         right = good(lambda pair: late(pair) + wrong.get(id(pair), []))
     return LoadSummary(
         workload=workload,
@@ -341,17 +341,13 @@ def _tokens(done: _Pairs) -> Tokens:
     )
 
 
-def _wrong(
-    asked: Sequence[Sequence[Ask]],
-    paired: Sequence[_Pairs],
-    correct: Mapping[str, bool],
-) -> dict[int, list[str]]:
+def _wrong(repeats: Sequence[Repeat], paired: Sequence[_Pairs]) -> dict[int, list[str]]:
     """By identity of a pair: that its answer is wrong, or that nobody says it is right."""
     wrong: dict[int, list[str]] = {}
-    if not any(ask.sample is not None for asks in asked for ask in asks):
+    if not any(ask.sample is not None for repeat in repeats for ask in repeat.asks):
         raise ValueError("answers are graded by sample, and no request asks one")
-    for asks, pairs in zip(asked, paired, strict=True):
-        keys = sample_keys(asks)
+    for repeat, pairs in zip(repeats, paired, strict=True):
+        keys, correct = sample_keys(repeat.asks), repeat.correct or {}
         for pair in pairs:
             grade = correct.get(keys.get(pair.ask.number, ""))
             if pair.done and not grade:
