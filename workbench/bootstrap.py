@@ -104,7 +104,8 @@ def estimates(
         count = int(upto[-1])
         if count == 0:
             return None
-        found = [float(np.dot(values, weights)) / count]
+        # Not a dot product: BLAS adds in an order that depends on the number of threads.
+        found = [float((values * weights).sum()) / count]
         for q in percentiles:
             at = (count - 1) * q / 100
             below, share = math.floor(at), at - math.floor(at)
@@ -137,8 +138,8 @@ def ratio(parts: Sequence[tuple[float, float]], draws: Draws) -> Estimate:
     above, below = np.array(sorted(parts), dtype=np.float64).T
 
     def figures(times: Counts) -> list[float] | None:
-        divisor = float(np.dot(below, times))
-        return [float(np.dot(above, times)) / divisor] if divisor > 0 else None
+        divisor = float((below * times).sum())
+        return [float((above * times).sum()) / divisor] if divisor > 0 else None
 
     (value,) = figures(np.ones(len(parts), dtype=np.int64)) or [math.nan]
     if len(parts) < 2:
