@@ -139,6 +139,30 @@ def test_requests_that_never_end_are_a_backlog() -> None:
     assert found.growth_per_s == pytest.approx(0.25, abs=0.02)
 
 
+def test_a_small_growth_takes_a_long_load_to_show() -> None:
+    """One in ten never ends: 15 of 150 arrivals may be chance, 60 of 600 are not."""
+    short, long = (
+        [*instant(n, "timeout", None)[::10], *(o for o in instant(n) if o.number % 10)]
+        for n in (200, 800)
+    )
+    assert saturation(short).verdict == "stable"
+    assert saturation(long).verdict == "growing"
+
+
+def test_a_backlog_that_jumps_once_and_falls_has_no_trend() -> None:
+    """Theil and Sen's slope alone is far above the limits: 25 of 45 pairs rise, 20 fall."""
+    levels = (150, 120, 90, 60, 30, 450, 420, 390, 360, 330)
+    found = [Outcome(0, due=t, last_byte=t + 0.01, status="completed") for t in range(0, 1334, 10)]
+    for block, level in enumerate(levels):
+        begin = 1330 * (0.25 + 0.075 * block)
+        found += [Outcome(0, due=begin, last_byte=begin + 99, status="completed")] * level
+    jumped = saturation(found)
+    assert jumped.backlog == pytest.approx(levels, rel=0.02)
+    assert jumped.p == pytest.approx(0.36, abs=0.01)
+    assert jumped.growth_per_s is not None and jumped.growth_per_s * 1000 > 200
+    assert jumped.verdict == "stable"
+
+
 def test_failed_requests_leave_the_queue() -> None:
     failed = [Outcome(i, due=float(i), sent=i + 0.5, status="failed") for i in range(200)]
     assert saturation(failed).verdict == "stable"
