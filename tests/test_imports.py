@@ -33,6 +33,19 @@ PURE = (
     "capacity_formats",
     "capacity_rows",
     "capacity_speed",
+    "traffic",
+    "lengths",
+    "arrivals",
+    "traces",
+    "workload_spec",
+    "workloads",
+    "bootstrap",
+    "load_records",
+    "load_requests",
+    "load_stats",
+    "saturation",
+    "rate_search",
+    "quiet",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (

@@ -14,9 +14,10 @@ from test_servers import start
 
 from workbench.client import Completion
 from workbench.errors import ServingFailure
-from workbench.profile import Answers, make_prompts, run_profile, summarize
+from workbench.profile import Answers, run_profile, summarize
 from workbench.records import LoadPoint
 from workbench.spec import ProfileSpec, WorkloadSpec
+from workbench.workloads import make_prompts
 
 
 class Bytes:

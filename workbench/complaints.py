@@ -252,8 +252,8 @@ def _models_at(cls: type[BaseModel], loc: tuple[int | str, ...]) -> list[type[Ba
 
 
 def _tag(cls: type[BaseModel]) -> str | None:
-    """What tells a model from the others of its union: a variant's method, a scorer's name."""
-    for key in ("method", "name"):
+    """What tells a model from the others of its union, such as a variant's method."""
+    for key in ("method", "name", "distribution", "arrivals"):
         field = cls.model_fields.get(key)
         if field is not None and get_origin(field.annotation) is Literal:
             return str(get_args(field.annotation)[0])

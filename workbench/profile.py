@@ -17,30 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from workbench.client import Client, Completion, RequestFailed, run_async
-from workbench.digest import sha256_text
 from workbench.errors import ServingFailure
 from workbench.progress import Progress, silent
 from workbench.records import LoadPoint
 from workbench.servers import Endpoint
 from workbench.spec import ProfileSpec, WorkloadSpec
+from workbench.workloads import Encoder, make_prompts
 
 _SAMPLE_SECONDS = 0.2
-#: A token id in this range of the vocabulary is an ordinary one in every tokenizer met so far.
-_TEXT = "the of and to in is that for it as was with on by at from his her they be this have not"
-
-
-class Encoder(Protocol):
-    """What is needed of a tokenizer."""
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text."""
 
 
 @dataclass
@@ -202,26 +191,6 @@ async def _ask(
         for _ in range(level):
             group.create_task(worker())
     return answers
-
-
-def make_prompts(tokenizer: Encoder, *, count: int, tokens: int, seed: str) -> list[list[int]]:
-    """Seeded prompts of exactly `tokens` token ids, no two beginning alike where they can differ.
-
-    Random common words, encoded once each with the space before them: ordinary text to the server,
-    and the length is exact whatever the tokenizer merges.
-    """
-    words = _TEXT.split()
-    pieces = [tokenizer.encode(f" {word}", False) for word in words]
-    digits = [tokenizer.encode(f" {digit}", False) for digit in range(10)]
-    prompts = []
-    for index in range(count):
-        dice = random.Random(sha256_text(f"{seed}/{index}"))
-        # The number first: prompts differ from their first block on.
-        ids = [i for digit in str(index) for i in digits[int(digit)]]
-        while len(ids) < tokens:
-            ids += dice.choice(pieces)
-        prompts.append(ids[:tokens])
-    return prompts
 
 
 def summarize(workload: WorkloadSpec, level: int, answers: Answers) -> LoadPoint:

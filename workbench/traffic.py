@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 #: What became of a request. Only ``completed`` ones count in latencies.
-Status = Literal["completed", "short", "failed", "refused", "timeout", "unfinished"]
+Status = Literal["completed", "short", "truncated", "failed", "refused", "timeout", "unfinished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,10 @@ class Outcome:
         first_byte: when the first byte of the answer was read.
         token_times: when each chunk with content was read; a chunk without content is no token.
         last_byte: when the answer's end was read.
-        status: completed; short (ended before `max_tokens` though it had to use them all); failed
-            (broken connection, malformed stream, HTTP error); refused (429 or 503); timeout;
-            unfinished (the load ended before it did).
+        status: completed; short (ended before `max_tokens` though it had to use them all);
+            truncated (stopped at `max_tokens` though it might have ended before); failed (broken
+            connection, malformed stream, HTTP error); refused (429 or 503); timeout; unfinished
+            (the load ended before it did).
         reason: a few words, equal for equal causes; empty when completed.
         finish_reason: as the server said.
         prompt_tokens: as the server counted; None: it did not say.

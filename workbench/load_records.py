@@ -1,0 +1,156 @@
+"""Records of a load: what one workload at one load measured, beside `records.LoadPoint`. Pure data.
+
+Times are milliseconds, rates per second. A figure whose `low` and `high` are None has no interval.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from workbench.base import Record, Spec, Unfit
+
+
+class Targets(Spec):
+    """Latency targets. A request is in time when it meets every one that is given."""
+
+    ttft_ms: float | None = Field(None, gt=0, description="sent to first token")
+    tpot_ms: float | None = Field(None, gt=0, description="mean time per token after the first")
+    itl_ms: float | None = Field(None, gt=0, description="the largest gap between two tokens")
+    e2e_ms: float | None = Field(None, gt=0, description="sent to last token")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if not self.given:
+            raise Unfit("no target", "give one or more of ttft_ms, tpot_ms, itl_ms, e2e_ms")
+        return self
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The targets that are set, by name."""
+        return {k: v for k, v in self.model_dump().items() if v is not None}
+
+
+class Figure(Record):
+    """One number with its bootstrap interval."""
+
+    value: float | None = Field(description="None: there was nothing to make it of")
+    low: float | None = None
+    high: float | None = None
+
+
+class Spread(Record):
+    """How one time, or one user's speed, is distributed over the completed requests."""
+
+    n: int = Field(description="values: gaps for ITL, else requests")
+    requests: int = Field(description="requests that gave a value")
+    left_out: dict[str, int] = Field(description="why others gave none -> how many requests")
+    mean: Figure
+    p50: Figure
+    p90: Figure
+    p95: Figure
+    p99: Figure
+    max: Figure = Field(description="its upper limit is the largest seen, never more")
+
+
+class Good(Record):
+    """Requests within the targets."""
+
+    count: int
+    share: Figure = Field(description="of all requests, the failed ones included")
+    per_s: Figure
+    missed: dict[str, int] = Field(
+        description="status, target or wrong answer -> requests that were no good for it; a late "
+        "one counts under each target it missed"
+    )
+
+
+class Tokens(Record):
+    """Output tokens of completed requests, counted in two ways."""
+
+    usage: int = Field(description="as the server says, of the requests where it says it")
+    chunks: int = Field(description="chunks with content, of the same requests")
+    difference: int = Field(description="usage - chunks; above 0 where a chunk held several tokens")
+    without_usage: int = Field(description="completed requests without usage, counted by chunks")
+    prompts_differ: int = Field(
+        description="completed requests whose prompt the server counts otherwise than it was sent"
+    )
+
+
+class Saturation(Record):
+    """Whether the number of unfinished requests grew without bound."""
+
+    verdict: Literal["stable", "growing", "refusing", "unknown", "closed loop"]
+    sentence: str
+    growth_per_s: float | None = Field(None, description="requests/s by which the backlog grows")
+    p: float | None = Field(None, description="one-sided, that a backlog without trend looks so")
+    backlog: tuple[float, ...] = Field((), description="mean requests in the system, by block")
+
+
+class Quiet(Record):
+    """Whether the machine did nothing else while something was measured."""
+
+    reasons: tuple[str, ...] = Field((), description="why it was not; empty: see unknown")
+    unknown: tuple[str, ...] = Field((), description="what could not be looked at")
+
+    @property
+    def marked(self) -> bool:
+        """Whether a performance figure of this run proves nothing."""
+        return bool(self.reasons)
+
+
+class LoadSummary(Record):
+    """One workload at one load, over all repeats. Latencies are of completed requests only."""
+
+    schema_: Literal["workbench.load/1"] = Field("workbench.load/1", alias="schema")
+    workload: str
+    arrivals: dict[str, Any] = Field(description="the arrival process, as the recipe would say it")
+    repeats: int
+    seconds: float = Field(description="first sent to last answer, summed over repeats")
+    requests: int
+    completed: int
+    by_status: dict[str, int]
+    by_reason: dict[str, int] = Field(description="'status: reason' -> requests not completed")
+    ttft_ms: Spread
+    tpot_ms: Spread
+    itl_ms: Spread
+    e2e_ms: Spread
+    queued_ms: Spread = Field(description="sent later than due: waiting in the client")
+    user_tokens_per_s: Spread = Field(description="1 / TPOT of each request: low is slow")
+    requests_per_s: Figure
+    input_tokens_per_s: Figure
+    output_tokens_per_s: Figure
+    total_tokens_per_s: Figure
+    completion_rate: Figure = Field(description="completed / all")
+    error_rate: Figure = Field(description="short, failed, refused and timed out / all")
+    tokens: Tokens
+    targets: dict[str, float] | None = None
+    good: Good | None = Field(None, description="completed within the targets: goodput")
+    correct: Good | None = Field(None, description="the same, and right: quality goodput")
+    by_repeat: dict[str, tuple[float | None, ...]] = Field(
+        description="figure -> its value in each repeat, in their order"
+    )
+    saturation: Saturation
+    resampled: Literal["repeat", "request"] = Field(description="unit of the bootstrap")
+    resamples: int
+    confidence: float
+    seed: int
+    quiet: Quiet = Quiet()
+
+
+class Probe(Record):
+    """One load that was tried."""
+
+    rate: float
+    meets: bool
+    why: str = ""
+
+
+class HighestRate(Record):
+    """The highest rate that met the targets, and how it was found."""
+
+    outcome: Literal["found", "nothing meets", "everything meets", "not monotone"]
+    rate: float | None = Field(description="highest that met them with none below that did not")
+    sentence: str
+    probes: tuple[Probe, ...] = Field(description="in the order they were tried")

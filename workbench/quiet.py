@@ -1,0 +1,120 @@
+"""Was the machine quiet while something was measured? One that was not makes no PASS. Pure.
+
+The limits are stated and are arguments. What could not be looked at is said apart: it marks
+nothing, and no reader takes it for a quiet machine. A card at its power limit (`sw_power_cap`) does
+its usual work under full load and is not marked; thermal slowdown and a power brake are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.load_records import Quiet
+from workbench.records import CheckStatus
+
+#: NVML's throttle reasons that do not mean that the card was slower than it usually is.
+HARMLESS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "display_clock_setting")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What still counts as quiet.
+
+    Attributes:
+        variation: coefficient of variation of the baseline's repeats.
+        steal: share of CPU time the hypervisor gave to others.
+        queued_ms: 99th percentile of what requests waited in the client itself.
+    """
+
+    variation: float = 0.05
+    steal: float = 0.02
+    queued_ms: float = 10.0
+
+
+def variation(values: Sequence[float | None]) -> float | None:
+    """Coefficient of variation: sample standard deviation (n - 1) over mean.
+
+    None of fewer than two values, where one is None, or where the mean is not above 0.
+    """
+    known = [value for value in values if value is not None]
+    n = len(known)
+    mean = math.fsum(known) / n if n else 0.0
+    if n < 2 or n < len(values) or not mean > 0:
+        return None
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (n - 1)) / mean
+
+
+def quietness(
+    *,
+    baseline: Mapping[str, Sequence[float | None]] | None = None,
+    steal: float | None = None,
+    throttled: Mapping[str, float] | None = None,
+    others: Sequence[str] | None = None,
+    queued_ms: float | None = None,
+    limits: Limits | None = None,
+) -> Quiet:
+    """Everything that speaks against the quiet of a run.
+
+    Args:
+        baseline: figure -> its value in each repeat of the baseline: `LoadSummary.by_repeat`.
+        steal: share of CPU time stolen during the run, 0 to 1.
+        throttled: NVML's name of a throttle reason -> share of samples that showed it.
+        others: processes on the measured GPUs that are not the server's, in words.
+        queued_ms: 99th percentile of the client's own delay.
+        limits: what still counts as quiet.
+
+    Each is None where it was not looked at; an empty mapping or list: looked at, nothing found.
+    """
+    limits = limits or Limits()
+    reasons: list[str] = []
+    unknown: list[str] = []
+    if baseline is None:
+        unknown.append("how the baseline's repeats differ")
+    for figure, values in sorted((baseline or {}).items()):
+        found = variation(values)
+        if found is None:
+            unknown.append(f"how the baseline's repeats differ in {figure}: {len(values)} of them")
+        elif found > limits.variation:
+            reasons.append(
+                f"the baseline's {len(values)} repeats differ in {figure} by {found:.1%} "
+                f"(coefficient of variation; {limits.variation:.1%} is the limit)"
+            )
+    if steal is None:
+        unknown.append("CPU steal")
+    elif not steal <= limits.steal:
+        reasons.append(f"{steal:.1%} of CPU time was stolen ({limits.steal:.1%} is the limit)")
+    if throttled is None:
+        unknown.append("throttling of the GPU")
+    for reason, share in sorted((throttled or {}).items()):
+        if reason not in HARMLESS and share > 0:
+            reasons.append(f"the GPU was throttled in {share:.1%} of the samples: {reason}")
+    if others is None:
+        unknown.append("other processes on the GPU")
+    elif others:
+        reasons.append(f"other processes on the GPU: {', '.join(sorted(others))}")
+    if queued_ms is not None and not queued_ms <= limits.queued_ms:
+        reasons.append(
+            f"the client sent requests late: p99 {queued_ms:.1f} ms ({limits.queued_ms:g} ms is "
+            "the limit)"
+        )
+    return Quiet(reasons=tuple(reasons), unknown=tuple(unknown))
+
+
+def believed(status: CheckStatus, *runs: Quiet) -> tuple[CheckStatus, str]:
+    """What a performance check may say of runs on this machine: a marked one makes no PASS.
+
+    Args:
+        status: what the figures alone say.
+        runs: the quietness of every run the check rests on, the baseline's too.
+
+    Returns:
+        PASS becomes INCONCLUSIVE where a run is marked, everything else stays; and the reasons,
+        for the check's sentence, empty where there are none.
+    """
+    reasons = list(dict.fromkeys(reason for run in runs for reason in run.reasons))
+    if not reasons:
+        return status, ""
+    said = "the machine was not quiet: " + "; ".join(reasons)
+    return ("INCONCLUSIVE" if status == "PASS" else status), said
