@@ -27,6 +27,9 @@ PURE = (
     "support",
     "plots",
     "lmeval_samples",
+    "traffic",
+    "load_request",
+    "load_stream",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench import __version__, cli_eval
+from workbench import __version__, cli_eval, cli_load
 from workbench.cli_suite import suite_app
 from workbench.errors import WorkbenchError
 
@@ -343,6 +343,7 @@ def _progress(console: Console) -> ProgressLine:
 
 
 cli_eval.register(app)
+cli_load.register(app)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
