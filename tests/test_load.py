@@ -1,18 +1,24 @@
 """The load client against real servers: the timing server, and sockets that do what none should."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 import uvloop
 
@@ -26,6 +32,11 @@ from workbench.traffic import Ask
 QUICK = Settings(ttft_ms=5, itl_ms=1)
 #: Far above what anything here takes: a test that meets one of them has found a hang.
 PATIENT = Limits(connect=20, first_byte=20, between=20, request=40, load=60)
+#: One token, over a connection that may stay open.
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 77\r\n\r\n"
+    b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+)
 
 
 def asks(count: int, tokens: int = 8, **more: Any) -> list[Ask]:
@@ -169,13 +180,43 @@ def test_after_its_seconds_nothing_is_sent() -> None:
     assert load.statuses == {"completed": 4}
 
 
-def test_a_long_prompt_is_sent_when_the_last_byte_went() -> None:
-    wanted = [Ask(0, (1234567,) * 1_500_000, 2)]
-    with TimingServer(QUICK) as server:
-        load = here(server.url, wanted)
+def test_a_long_prompt_is_sent_when_its_last_byte_went() -> None:
+    wanted = [Ask(0, (1234567,) * 1_500_000, 1)]
+
+    def handle(connection: socket.socket) -> None:
+        time.sleep(0.4)
+        got = b""
+        while not got.endswith(b"}}"):  # of the last member of the body
+            got = (got + connection.recv(1 << 20))[-1000:]
+        connection.sendall(ANSWER)
+        until_closed(connection)
+
+    with listening(handle) as url:
+        load = here(url, wanted)
     (found,) = load.outcomes
-    assert (found.status, found.prompt_tokens) == ("completed", 1_500_000)
-    assert found.sent is not None and found.due < found.sent < found.token_times[0]
+    assert found.status == "completed"
+    # No buffer holds 12 MB: the rest could go only when the server began to read.
+    assert found.sent is not None and 0.4 <= found.sent < found.token_times[0]
+
+
+def test_a_connection_the_server_closed_meanwhile_is_not_used_again() -> None:
+    def handle(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(ANSWER)
+
+    with listening(handle) as url:
+        load = here(url, [Ask(i, (i,), 1, at=0.4 * i) for i in range(3)], concurrency=None)
+    assert load.statuses == {"completed": 3}
+    assert load.connections == 3
+
+
+def test_a_connection_idle_for_long_is_not_trusted() -> None:
+    # A server that closes idle ones may do it while the request is on its way.
+    wanted = [Ask(i, (i,), 2, at=at) for i, at in enumerate((0.0, 0.5, 2.8))]
+    with TimingServer(QUICK) as server:
+        load = here(server.url, wanted, concurrency=None)
+    assert load.statuses == {"completed": 3}
+    assert load.connections == 2
 
 
 def test_no_request_is_no_load() -> None:
@@ -250,9 +291,9 @@ def test_limits_are_above_zero() -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "reason"),
     [
-        ("429", "refused", "HTTP 429"),
-        ("503", "refused", "HTTP 503"),
-        ("500", "failed", "HTTP 500"),
+        ("429", "refused", "http 429"),
+        ("503", "refused", "http 503"),
+        ("500", "failed", "http 500"),
         ("close", "failed", "connection closed in the middle of the answer"),
         ("reset", "failed", "connection reset in the middle of the answer"),
         ("malformed", "failed", "malformed stream"),
@@ -263,7 +304,7 @@ def test_limits_are_above_zero() -> None:
         ("no finish", "failed", "the stream ended without a finish reason"),
         ("no tokens", "failed", "no tokens"),
         ("too many", "failed", "more tokens than asked for"),
-        ("early", "short", "ended early"),
+        ("early", "short", "short answer"),
         ("silent", "timeout", "no first byte within 1 s (first_byte)"),
         ("stall", "timeout", "silent for 1 s within the answer (between)"),
     ],
@@ -371,10 +412,7 @@ def test_what_a_load_leaves_is_unfinished_and_says_so() -> None:
 
 
 def test_a_server_that_closes_after_each_answer_loses_none_when_it_is_said() -> None:
-    answer = (
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-        b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
-    )
+    answer = ANSWER.replace(b"Content-Length: 77\r\n", b"")
 
     def handle(connection: socket.socket) -> None:
         connection.recv(1 << 16)
@@ -398,3 +436,38 @@ def test_the_key_is_in_no_answer() -> None:
         load = here(url, asks(1))
     assert load.outcomes[0].detail == "no such key: ***"
     assert "secret-key" not in repr(load)
+
+
+# --------------------------------------------------------------------------- the client's process
+
+
+def the_client_of(pid: int) -> psutil.Process:
+    """Its process, once it has sent something."""
+    for _ in range(2000):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "workbench.load" in " ".join(child.cmdline()) and child.net_connections():
+                    return child
+        time.sleep(0.01)
+    raise AssertionError("no client")
+
+
+def test_a_client_that_dies_is_named() -> None:
+    with TimingServer(Settings(fault="silent")) as server, ThreadPoolExecutor() as pool:
+        target = Target(server.url, "k", "timing")
+        load = pool.submit(run_load, target, asks(2), concurrency=2, limits=PATIENT)
+        the_client_of(os.getpid()).kill()
+        with pytest.raises(ServingFailure, match="process ended with -9 and no result"):
+            load.result(20)
+
+
+def test_a_client_ends_with_the_process_that_started_it() -> None:
+    code = (
+        "import sys; from workbench.load import *; from workbench.traffic import Ask; "
+        "run_load(Target(sys.argv[1], 'k', 'timing'), [Ask(0, (1,), 2)], concurrency=1)"
+    )
+    with TimingServer(Settings(fault="silent")) as server:
+        with subprocess.Popen([sys.executable, "-c", code, server.url]) as owner:
+            client = the_client_of(owner.pid)
+            owner.kill()
+        client.wait(20)

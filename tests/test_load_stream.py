@@ -160,12 +160,12 @@ def test_any_cut_of_the_bytes_gives_the_same(
         (chunked(event("a"), b'data: {"error": "no"}\n\n'), "failed", "error in the stream"),
         (chunked(event("a"), event("b", "abort"), DONE), "failed", "finish reason 'abort'"),
         (chunked(*GOOD[:2], usage(1, 3), DONE), "failed", "more tokens than asked for"),
-        (chunked(event("a", "stop"), usage(1, 1), DONE), "short", "ended early"),
-        (chunked(event("a", "stop"), DONE), "short", "ended early"),
+        (chunked(event("a", "stop"), usage(1, 1), DONE), "short", "short answer"),
+        (chunked(event("a", "stop"), DONE), "short", "short answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "failed", "not a stream"),
-        (b"HTTP/1.1 500 X\r\nContent-Length: 4\r\n\r\nwell", "failed", "HTTP 500"),
-        (b"HTTP/1.1 429 X\r\nContent-Length: 4\r\n\r\nwell", "refused", "HTTP 429"),
-        (b"HTTP/1.1 503 X\r\nContent-Length: 4\r\n\r\nwell", "refused", "HTTP 503"),
+        (b"HTTP/1.1 500 X\r\nContent-Length: 4\r\n\r\nwell", "failed", "http 500"),
+        (b"HTTP/1.1 429 X\r\nContent-Length: 4\r\n\r\nwell", "refused", "http 429"),
+        (b"HTTP/1.1 503 X\r\nContent-Length: 4\r\n\r\nwell", "refused", "http 503"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "failed", "malformed HTTP"),
         (HEAD + b"zz\r\n", "failed", "malformed HTTP"),
     ],
@@ -181,7 +181,7 @@ def test_what_is_wrong_has_its_own_reason(data: bytes, status: str, reason: str)
 
 def test_what_the_server_says_of_an_error_is_kept() -> None:
     reader, found = read(b"HTTP/1.1 400 X\r\nContent-Length: 9\r\n\r\ntoo long!")
-    assert (found.reason, found.detail) == ("HTTP 400", "too long!")
+    assert (found.reason, found.detail) == ("http 400", "too long!")
     assert reader.reusable
 
 

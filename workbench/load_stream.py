@@ -252,7 +252,7 @@ class AnswerReader:
         if self._status != 200:
             said = self._rest.decode("utf-8", "replace").strip()
             kind: Status = "refused" if self._status in REFUSED else "failed"
-            self.fail(kind, f"HTTP {self._status}", said)
+            self.fail(kind, f"http {self._status}", said)
         elif not self._events:
             self.fail("failed", "not a stream", self._rest.decode("utf-8", "replace"))
         elif not self._done:
@@ -266,7 +266,7 @@ class AnswerReader:
         elif found.output_tokens is not None and found.output_tokens > self._ask.max_tokens:
             self.fail("failed", "more tokens than asked for")
         elif self._ask.ignore_eos and self._is_short():
-            self.fail("short", "ended early")
+            self.fail("short", "short answer")
         else:
             self.over = True
             found.status = "completed"
