@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -248,6 +249,7 @@ def test_a_request_is_written_as_the_other_client_writes_it() -> None:
     ("target", "ask"),
     [
         (Target("127.0.0.1:80", "k", "m"), Ask(0, (1,), 1)),
+        (Target("http://h:99999", "k", "m"), Ask(0, (1,), 1)),
         (Target("http://h", "k\r\nX: y", "m"), Ask(0, (1,), 1)),
         (Target("http://h", "k", "m"), Ask(0, (1,), 1, schema="{")),
     ],
@@ -347,6 +349,17 @@ def test_a_server_that_dies_under_load_ends_every_request() -> None:
     assert load.reasons["connection refused"] >= 20
     known = r"connection (refused|(reset|closed) (before|in the middle of) the answer)"
     assert all(re.fullmatch(known, reason) for reason in load.reasons)
+
+
+def test_a_server_that_ends_what_it_accepts_ends_every_request() -> None:
+    def handle(connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with listening(handle) as url:
+        load = here(url, asks(60), concurrency=6)
+        assert here(url, asks(60, at=0.0), concurrency=None).statuses == {"failed": 60}
+    assert load.statuses == {"failed": 60}
+    assert all(reason.startswith("connection reset") for reason in load.reasons)
 
 
 def test_a_server_that_is_stopped_is_a_silence_and_not_a_hang() -> None:

@@ -39,7 +39,16 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """One connection and the request on it, if any."""
 
-    __slots__ = ("fd", "idle_since", "owner", "reader", "started", "transport", "unsent")
+    __slots__ = (
+        "ended_by",
+        "fd",
+        "idle_since",
+        "owner",
+        "reader",
+        "started",
+        "transport",
+        "unsent",
+    )
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -49,6 +58,7 @@ class Connection(asyncio.Protocol):
         self.started = 0.0
         self.idle_since = 0.0
         self.unsent = False
+        self.ended_by: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open."""
@@ -59,9 +69,12 @@ class Connection(asyncio.Protocol):
 
     def send(self, reader: AnswerReader, payload: bytes) -> None:
         """Write a request; the connection carries none now."""
-        assert self.transport is not None
         self.reader = reader
         self.started = self.owner.now()
+        if self.transport is None:
+            # It ended between its opening and now.
+            self.owner.soon(self._lost, self.ended_by)
+            return
         written = 0
         if self.fd is not None:
             try:
@@ -96,6 +109,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The other side, or the system, ended it."""
+        self.ended_by = error
         self._lost(error)
 
     def give_up(self, status: Status, reason: str) -> None:

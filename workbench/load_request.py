@@ -68,8 +68,12 @@ def payloads(target: Target, asks: Sequence[Ask]) -> list[bytes]:
     Raises:
         UserError: an address or a key that cannot be one, or a schema that is not JSON.
     """
-    url = urlsplit(target.base_url)
-    if url.scheme not in ("http", "https") or not url.hostname:
+    try:
+        url = urlsplit(target.base_url)
+        known = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:
+        known = False
+    if not known:
         raise UserError(
             f"'{target.base_url}' is not the address of a server",
             fix="write it as http://HOST:PORT",

@@ -90,6 +90,8 @@ class Sender:
         """
         loop = asyncio.get_running_loop()
         self._loop, self._finished = loop, loop.create_future()
+        # A fault of this module must end the load, not leave a request that nobody ends.
+        loop.set_exception_handler(self._crashed)
         await self._resolve()
         limits = self._limits
         self._step = min(0.25, min(limits.first_byte, limits.between, limits.request) / 4)
@@ -108,6 +110,7 @@ class Sender:
         try:
             await self._finished
         finally:
+            loop.set_exception_handler(None)
             for timer in self._timers.values():
                 timer.cancel()
             for task in self._connecting:
@@ -173,6 +176,15 @@ class Sender:
         self._pump()
         self.waited += min(self._coming - before, len(self._waiting))
 
+    def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not self._finished.done():
+            error = context.get("exception") or RuntimeError(context["message"])
+            self._finished.set_exception(error)
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(self._loop, {"exception": error})
+
     def _pump(self) -> None:
         """Send what waits while a connection may be used."""
         while self._waiting and len(self._busy) + len(self._connecting) < self._slots:
@@ -185,6 +197,7 @@ class Sender:
             if connection is None:
                 task = self._loop.create_task(self._connect(index, reader))
                 self._connecting.add(task)
+                task.add_done_callback(self._connected)
             else:
                 self._launch(connection, index, reader)
             self.most_open = max(self.most_open, len(self._busy) + len(self._connecting))
@@ -214,7 +227,7 @@ class Sender:
             reader.fail("timeout", f"no connection within {self._limits.connect:g} s (connect)")
         except OSError as error:
             reader.fail("failed", _named(error), str(error))
-        self._connecting.discard(task)
+        self._connecting.discard(task)  # before the next one may start
         if connection is None:
             self._settled()
         else:

@@ -32,6 +32,7 @@ class _Clock:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._next = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
 
     def at(self, when: float, call: Callable[[], None]) -> None:
         self._count += 1
@@ -40,12 +41,15 @@ class _Clock:
             self._arm(when)
 
     def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._next = when
-        # Half a millisecond early at most: timers come in whole ones.
-        self._loop.call_later(max(0.001, when - time.perf_counter()), self._fire)
+        # Timers come in whole milliseconds; one of 0 would come again and again until it is due.
+        self._timer = self._loop.call_later(max(0.001, when - time.perf_counter()), self._fire)
 
     def _fire(self) -> None:
         heap = self._heap
+        self._next = -1.0  # what is added meanwhile is seen here
         while heap and heap[0][0] <= time.perf_counter():
             heapq.heappop(heap)[2]()
         self._next = float("inf")
