@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.load_stream import AnswerReader
@@ -115,6 +115,7 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[str], int]:
     return chunked(*parts), tokens, count
 
 
+@settings(deadline=None)
 @given(streams(), st.lists(st.integers(0, 3000), max_size=12), st.booleans())
 def test_any_cut_of_the_bytes_gives_the_same(
     made: tuple[bytes, list[str], int], places: list[int], byte_by_byte: bool
@@ -137,6 +138,21 @@ def test_any_cut_of_the_bytes_gives_the_same(
     assert reader.reusable
 
 
+def test_a_read_that_looks_like_one_event_and_is_not() -> None:
+    # Two events, the first ended by CR: what looks like one line holds two.
+    two = event("a").replace(b"\n\n", b"\r\r") + event("b", "length")
+    _, found = read(chunked(two, usage(1, 2), DONE))
+    assert (found.status, found.text) == ("completed", "ab")
+    # The second half of an event that begins and ends as a whole one does.
+    whole = event("ok data: b", "length")
+    cut = whole.index(b"data: b")
+    _, found = read(chunked(event("a"), whole[:cut], whole[cut:], usage(1, 2), DONE))
+    assert (found.status, found.text) == ("completed", "aok data: b")
+    # A byte order mark may stand before the first event, and is not part of it.
+    _, found = read(chunked(b"\xef\xbb\xbf" + event("a"), *GOOD[1:]))
+    assert (found.status, found.text) == ("completed", "ab")
+
+
 # --------------------------------------------------------------------------- every fault
 
 
@@ -151,6 +167,8 @@ def test_any_cut_of_the_bytes_gives_the_same(
         (chunked(event("a"), b'data: {"choices": 7}\n\n'), "failed", "malformed stream"),
         (chunked(event("a"), b'data: {"choices": [7]}\n\n'), "failed", "malformed stream"),
         (chunked(event("a"), b'data: {"x": "\xff"}\n\n'), "failed", "malformed stream"),
+        # Lines of one event are joined by a line end, which no JSON text may hold.
+        (chunked(b'data: {"choices": [{"text": "a\ndata: b"}]}\n\n'), "failed", "malformed stream"),
         (chunked(b'data: {"choices": [{"text": 7}]}\n\n'), "failed", "malformed stream"),
         (
             chunked(event("a"), b'data: {"choices": [], "usage": {"completion_tokens": "2"}}\n\n'),
@@ -183,6 +201,8 @@ def test_what_the_server_says_of_an_error_is_kept() -> None:
     reader, found = read(b"HTTP/1.1 400 X\r\nContent-Length: 9\r\n\r\ntoo long!")
     assert (found.reason, found.detail) == ("http 400", "too long!")
     assert reader.reusable
+    _, found = read(b"HTTP/1.1 400 X\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000)
+    assert found.detail == "x" * 400
 
 
 def test_without_usage_the_finish_reason_tells_whether_it_was_all() -> None:
