@@ -176,7 +176,7 @@ def as_table(points: Sequence[BenchPoint]) -> Table:
             f"CPU: seconds for 1,000 requests (share of one core). Start-up: {slowest:.2f} s."
         ),
         box=None,
-        padding=(0, 2, 0, 0),
+        padding=(0, 1, 0, 0),
     )
     columns = "TTFT/ITL", "conc.", "done", "TTFT p50", "p99", "ITL p99", "requests/s (ideal)", "CPU"
     for name in columns:
