@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 import httptools
@@ -124,24 +125,7 @@ class _Answer:
         early = self.fault == "early" and self.made >= self.settings.after
         over = early or self.made >= self.tokens
         reason = ("stop" if early else "length") if over and self.fault != "no finish" else None
-        chunk = _event(
-            {
-                "id": "cmpl-timing",
-                "object": "text_completion",
-                "created": 1,
-                "model": "timing",
-                "choices": [
-                    {
-                        "index": 0,
-                        "text": text,
-                        "logprobs": None,
-                        "finish_reason": reason,
-                        "stop_reason": None,
-                    }
-                ],
-                "usage": None,
-            }
-        )
+        chunk = _token(text, reason)
         self.writes.append(time.perf_counter())
         self.connection.write(chunk)
         if over:
@@ -246,6 +230,22 @@ class _Connection(asyncio.Protocol):
                 return
         if data:
             self.transport.write(data)
+
+
+@lru_cache(maxsize=256)
+def _token(text: str, reason: str | None) -> bytes:
+    """A chunk as vLLM writes one; all but the first of an answer are alike."""
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+    return _event(
+        {
+            "id": "cmpl-timing",
+            "object": "text_completion",
+            "created": 1,
+            "model": "timing",
+            "choices": [choice | {"stop_reason": None}],
+            "usage": None,
+        }
+    )
 
 
 def _event(event: dict[str, Any]) -> bytes:
