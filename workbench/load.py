@@ -126,7 +126,7 @@ def run_load(
             ) from None
         finally:
             process.kill()
-    if not answer:
+    if process.returncode or not answer:
         raise ServingFailure(
             f"the load's own process ended with {process.returncode} and no result",
             where=target.base_url,
@@ -208,7 +208,9 @@ def child() -> None:
         found = error
     except KeyboardInterrupt:
         return
-    pickle.dump(found, sys.stdout.buffer)
+    # Not `sys.stdout.buffer`: under PYTHONUNBUFFERED that writes a part of it and says nothing.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:  # noqa: PTH123 - not a path
+        pickle.dump(found, out)
 
 
 def _end_with_parent(parent: int) -> None:
