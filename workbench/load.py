@@ -209,7 +209,7 @@ def child() -> None:
     except KeyboardInterrupt:
         return
     # Not `sys.stdout.buffer`: under PYTHONUNBUFFERED that writes a part of it and says nothing.
-    with open(sys.stdout.fileno(), "wb", closefd=False) as out:  # noqa: PTH123 - not a path
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
         pickle.dump(found, out)
 
 
