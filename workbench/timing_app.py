@@ -45,13 +45,15 @@ class _Clock:
         if self._timer is not None:
             self._timer.cancel()
         self._next = when
+        wait = when - time.perf_counter()
         # Timers come in whole milliseconds; one of 0 would come again and again until it is due.
-        self._timer = self._loop.call_later(max(0.001, when - time.perf_counter()), self._fire)
+        self._timer = self._loop.call_later(max(0.001, wait) if wait > 0 else 0, self._fire)
 
     def _fire(self) -> None:
-        heap = self._heap
+        heap, now = self._heap, time.perf_counter()
         self._next = -1.0  # what is added meanwhile is seen here
-        while heap and heap[0][0] <= time.perf_counter():
+        # What falls due meanwhile waits: a server that is late must still read requests.
+        while heap and heap[0][0] <= now:
             heapq.heappop(heap)[2]()
         self._next = float("inf")
         if heap:
