@@ -46,6 +46,8 @@ PURE = (
     "saturation",
     "rate_search",
     "quiet",
+    "load_request",
+    "load_stream",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (

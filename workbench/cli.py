@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench import __version__, capacity_view, cli_eval
+from workbench import __version__, capacity_view, cli_eval, cli_load
 from workbench.cli_suite import suite_app
 from workbench.errors import WorkbenchError
 
@@ -349,6 +349,7 @@ def _progress(console: Console) -> ProgressLine:
 
 cli_eval.register(app)
 capacity_view.register(app)
+cli_load.register(app)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

@@ -56,6 +56,7 @@ class Outcome:
         prompt_tokens: as the server counted; None: it did not say.
         output_tokens: as the server counted; None: it did not say.
         text: the answer; kept only where the load asks for it.
+        detail: what a server or the system said about a failure, at most 400 characters.
     """
 
     number: int
@@ -70,6 +71,7 @@ class Outcome:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     text: str = ""
+    detail: str = ""
 
     @property
     def ttft(self) -> float | None:
@@ -89,3 +91,12 @@ class Outcome:
     def queued(self) -> float | None:
         """Seconds it waited in the client: sent - due. Large where the client cannot keep up."""
         return None if self.sent is None else self.sent - self.due
+
+    @property
+    def uncounted(self) -> int | None:
+        """Tokens by the server's usage less chunks with content; None: it told no usage.
+
+        Above 0 where a chunk carries several tokens or a token shows no text, below 0 where the
+        server counts fewer than it sent.
+        """
+        return None if self.output_tokens is None else self.output_tokens - len(self.token_times)
