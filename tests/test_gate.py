@@ -90,6 +90,18 @@ def test_an_undamaged_variant_passes_and_the_sentence_says_by_how_much() -> None
     )
 
 
+def test_a_critical_suite_that_no_check_gates_stands_beside_the_verdict() -> None:
+    """A GO for a small file says nothing of what was lost on a suite nobody gated."""
+    found = simple(*table(30, 40, 0, 10))
+    size = SizeCheck(metric="weight_bytes", max_ratio=1000)
+    advisory = quality(tier="advisory")
+    for checks in ((size,), (size, advisory)):
+        gate = decide(policy(*checks), found, policy_digest="policy", id_="gate")
+        assert any("'suite': critical by its own" in text for text in gate.warnings)
+    gate = decide(policy(size, quality()), found, policy_digest="policy", id_="gate")
+    assert not gate.warnings
+
+
 def test_a_broken_variant_fails() -> None:
     verdict, check = only(simple(*table(30, 40, 0, 10)))
     assert (verdict, check.status) == ("NO-GO", "FAIL")

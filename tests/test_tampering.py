@@ -222,3 +222,36 @@ def test_the_record_of_an_artifact_edited_by_hand(workbench: Call, run: Path) ->
     assert workbench("run", "recipe.yaml").returncode == 10
     statuses = {c["status"] for c in json.loads(record.read_text())["artifact"]["checks"]}
     assert "FAIL" not in statuses
+
+
+def test_gate_wants_the_recorded_rows_and_weights(workbench: Call, run: Path) -> None:
+    """What was judged is there and unaltered, or the gate says so; a NO-GO does not fade."""
+    decided = (run / "gate.json").read_bytes()
+    rows = run / "variants/bad/eval/sentiment.jsonl"
+    kept = rows.read_bytes()
+    rows.unlink()
+    refused = workbench("gate")
+    assert refused.returncode == 2 and "are gone" in refused.stderr and str(rows) in refused.stderr
+    rows.write_bytes(kept)
+
+    (weights,) = (run.parent / "artifacts").glob("quantize-*/checkpoint/model.safetensors")
+    whole = weights.read_bytes()
+    weights.unlink()  # it may be a hard link to the source
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 255]))
+    for command in ("gate", "report"):
+        refused = workbench(command)
+        assert refused.returncode == 2 and "not those that were judged" in refused.stderr
+    assert (run / "gate.json").read_bytes() == decided
+
+    shutil.rmtree(weights.parent)  # a run outlives its artifacts
+    done = workbench("gate")
+    assert done.returncode == 10
+    assert "weights of 'bad' that were judged are gone" in " ".join(done.stdout.split())
+
+
+def test_a_record_without_its_digest_is_named(workbench: Call, run: Path) -> None:
+    assert "would not be noticed" not in workbench("gate").stdout
+    (run / "variants" / "bad" / ".evaluation.json.sha256").unlink()
+    said = " ".join(workbench("gate").stdout.split())
+    assert "an edit of bad/evaluation.json would not be noticed" in said
+    assert "would not be noticed" in (run / "report.html").read_text()

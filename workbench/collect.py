@@ -12,6 +12,7 @@ from workbench.context import Context
 from workbench.errors import StoreError, SuiteError
 from workbench.evidence import Evidence, VariantEvidence
 from workbench.gate import decide
+from workbench.integrity import flaw
 from workbench.plan import gate_spec
 from workbench.prompts import question_text
 from workbench.records import (
@@ -29,7 +30,7 @@ from workbench.records import (
 )
 from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
-from workbench.store import read_marked, read_record, write_atomic
+from workbench.store import is_marked, read_marked, read_record, write_atomic
 from workbench.suite_spec import Sample
 from workbench.suites import Suite, find_suite, load_suite
 from workbench.variants import AnyVariant
@@ -60,13 +61,19 @@ def collect(context: Context) -> Evidence:
         return record if getattr(record, "id", None) == ids[step] else None
 
     recipe = context.loaded.recipe
+    doubts: list[str] = []
+    unmarked: list[str] = []
 
     def rows_of(variant: str, results: Sequence[SuiteResult]) -> dict[str, tuple[SampleRow, ...]]:
         rows: dict[str, tuple[SampleRow, ...]] = {}
         for result in results:
             path = context.run.variant(variant) / "eval" / result.rows_file
             if not path.is_file():
-                continue
+                raise StoreError(
+                    "the rows this record speaks of are gone",
+                    where=str(path),
+                    fix=f"workbench run {context.loaded.source} puts them back",
+                )
             found = read_rows(path)
             if rows_digest(found) != result.rows_digest:
                 raise StoreError(
@@ -94,6 +101,13 @@ def collect(context: Context) -> Evidence:
         profile = read(folder / "profile.json", Profile, f"profile:{name}")
         found = {"quantize": made, "evaluate": evaluation, "profile": profile}
         there = {kind: context.run.published(kind, name).is_file() for kind in found}
+        unmarked.extend(
+            f"{name}/{context.run.published(kind, name).name}"
+            for kind, record in found.items()
+            if record is not None and not is_marked(context.run.published(kind, name))
+        )
+        if made and (lost := _lost_weights(context, made)):
+            doubts.append(lost)
         return VariantEvidence(
             variant=name,
             method=variant.method,
@@ -109,21 +123,49 @@ def collect(context: Context) -> Evidence:
 
     baseline, *references = map(of, recipe.references)
     again = recipe.replicas.values()
+    replicas = {
+        v.name: tuple(of(r.variant) for r in again if r.of == v.name)
+        for v in recipe.variants
+        if v.repeat
+    }
+    variants = tuple(map(of, recipe.variants))
+    if unmarked:
+        doubts.append(
+            f"an edit of {', '.join(unmarked[:3])}"
+            + (f" and {len(unmarked) - 3} more records" if len(unmarked) > 3 else "")
+            + " would not be noticed: no digest lies beside it (an older workbench wrote it, or "
+            "somebody took it away)"
+        )
     return Evidence(
         run=context.run.name,
         recipe=recipe.name,
         recipe_digest=context.loaded.digest,
         checkpoint=read_marked(context.run.checkpoint, Checkpoint),
         baseline=baseline,
-        variants=tuple(map(of, recipe.variants)),
+        variants=variants,
         repeat_rows=baseline.repeat_rows,
-        replicas={
-            v.name: tuple(of(r.variant) for r in again if r.of == v.name)
-            for v in recipe.variants
-            if v.repeat
-        },
+        replicas=replicas,
         references=tuple(references),
+        doubts=tuple(doubts),
     )
+
+
+def _lost_weights(context: Context, made: Manifest) -> str:
+    """A sentence where the judged weights are no longer there; a run outlives its artifacts.
+
+    Raises:
+        StoreError: they are there and are others.
+    """
+    results = context.run.results
+    if not (results.root / made.path).is_dir():
+        return f"the weights of '{made.variant}' that were judged are gone: {made.path}"
+    if why := flaw(results, "quantize", made.id, made):
+        raise StoreError(
+            f"the weights of '{made.variant}' are not those that were judged: {why}",
+            where=str(results.root / made.path),
+            fix=f"workbench run {context.loaded.source} makes them again",
+        )
+    return ""
 
 
 def decided(context: Context, evidence: Evidence) -> Gate:

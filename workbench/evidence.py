@@ -76,6 +76,7 @@ class Evidence:
         repeat_rows: suite -> rows of the baseline's second pass (A/A).
         replicas: variant -> the same made with other calibration seeds.
         references: the checkpoint unquantized for another engine (a GGUF file for llama.cpp).
+        doubts: what a reader must know of the records themselves.
     """
 
     run: str
@@ -87,6 +88,7 @@ class Evidence:
     repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
     replicas: Mapping[str, tuple[VariantEvidence, ...]] = field(default_factory=dict)
     references: tuple[VariantEvidence, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def unquantized(self) -> tuple[VariantEvidence, ...]:

@@ -54,7 +54,7 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         noise_floor=noise.floors(evidence, evidence.baseline),
         reference_noise={r.variant: noise.floors(evidence, r) for r in evidence.references},
         sensitivity=spreads,
-        warnings=(*_warnings(evidence), *sensitivity.warnings(spreads)),
+        warnings=(*_warnings(policy, evidence), *sensitivity.warnings(spreads)),
     )
 
 
@@ -99,10 +99,32 @@ def _inputs(evidence: Evidence) -> dict[str, str]:
     return found
 
 
-def _warnings(evidence: Evidence) -> tuple[str, ...]:
+def _warnings(policy: Policy, evidence: Evidence) -> tuple[str, ...]:
     served = [v.evaluation.serving for v in evidence.sides if v.evaluation]
     fake = {"fake"} & ({s.engine for s in served} | {v.method for v in evidence.variants})
-    return ((FAKE,) if fake else ()) + _rescored(evidence)
+    return (
+        *((FAKE,) if fake else ()),
+        *_ungated(policy, evidence),
+        *evidence.doubts,
+        *_rescored(evidence),
+    )
+
+
+def _ungated(policy: Policy, evidence: Evidence) -> tuple[str, ...]:
+    """Suites that call themselves critical and that no verdict here speaks of."""
+    gating = {check.suite for check in policy.quality if check.tier != "advisory"}
+    asked = evidence.baseline.evaluation.suites if evidence.baseline.evaluation else ()
+    loose = [
+        f"'{result.suite}'"
+        for result in asked
+        if result.tier == "critical" and result.source == "suite" and result.suite not in gating
+    ]
+    if not loose:
+        return ()
+    return (
+        f"{', '.join(loose)}: critical by {'its' if len(loose) == 1 else 'their'} own suite.yaml, "
+        "and the policy gates no such check; whatever was lost there is in no verdict",
+    )
 
 
 def _rescored(evidence: Evidence) -> tuple[str, ...]:

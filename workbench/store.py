@@ -133,6 +133,11 @@ def read_marked(path: Path, cls: type[R]) -> R:
     return record
 
 
+def is_marked(path: Path) -> bool:
+    """Whether a record has the digest that `read_marked` compares it with."""
+    return _mark(path).is_file()
+
+
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
