@@ -380,6 +380,12 @@ def test_other_nonsense_is_refused() -> None:
         ask(kv=("int8",))
 
 
+def test_an_unknown_gpu_is_offered_only_what_is_accepted() -> None:
+    with pytest.raises(RecipeError, match="no GPU 'all' in the table") as error:
+        named("all")
+    assert all(named(word) for word in error.value.fix.split(": ")[-1].split(", "))
+
+
 # --------------------------------------------------------------------------- said
 
 
