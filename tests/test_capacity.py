@@ -355,6 +355,27 @@ def test_every_gpu_has_a_bandwidth_and_where_it_is_from(gpu: Named) -> None:
     assert 300 <= gpu.bandwidth <= 8000 and ("data sheet" in gpu.sheet or "whitepaper" in gpu.sheet)
 
 
+# --------------------------------------------------------------------------- rows and footnotes
+
+
+def test_no_row_says_bfloat16_where_the_gpu_has_none() -> None:
+    assert one(ask(SMOLLM2, gpu="t4", formats=("bf16",), kv=("auto",))).format == "bf16 as fp16"
+    assert one(ask(SMOLLM2, gpu="a10", formats=("bf16",), kv=("auto",))).format == "bf16"
+
+
+@pytest.mark.parametrize(("gpu", "most"), [("h200", 1024), ("l4", 256)])
+def test_no_more_requests_are_planned_than_the_workspace_is_for(gpu: str, most: int) -> None:
+    answer = ask(SMOLLM2, gpu=gpu)
+    assert max(row.planned for row in answer.rows) == most
+    text = "\n".join(answer.assumptions)
+    assert f"at most the {most:,} at a time" in text and f"logits of {most:,} requests" in text
+
+
+def test_gguf_on_a_gpu_is_of_another_build_than_the_pinned_one() -> None:
+    row = one(ask(gpu="h200", formats=("q8_0",), kv=("auto",)))
+    assert row.fits and row.lane == "another build" and "on the processor" in row.reason
+
+
 # --------------------------------------------------------------------------- nonsense
 
 

@@ -119,8 +119,9 @@ def _assumptions(
         yield f"workspace: {on}{workspace(model.config, size, tokens, requests).rule}"
     yield (
         f"load: every request has the P95 length, {load.p95_in:,} + {load.p95_out:,} tokens; "
-        f"planned for {HEADROOM:.0%} of the concurrency, since lengths and arrivals vary; beyond "
-        f"{requests} at a time vLLM needs --max-num-seqs"
+        f"planned for {HEADROOM:.0%} of the concurrency, since lengths and arrivals vary, and at "
+        f"most the {requests:,} at a time that vLLM takes there (--max-num-seqs) and the workspace "
+        "is for"
     )
     if load.tp is None and measured is None:
         for_load = load.qps is not None and load.latency is not None
@@ -133,11 +134,11 @@ def _assumptions(
             f"impossible: a {given} below the time one request takes at least, which is "
             f"{load.p95_out:,} output tokens x weights read for each / ({entry.bandwidth:,} GB/s "
             f"x TP), by the {entry.sheet}; one token a pass (no speculative decoding), without "
-            "input embeddings and the experts a token does not pass; on the most cards that fit"
+            "input embeddings and the experts a token does not pass"
         )
     if any(row.engine == "llamacpp" for row in made):
         yield (
-            "GGUF: nominal bits, within 15 %; for a llama.cpp built with CUDA, which the pinned "
+            "GGUF: nominal bits, within 15 %; for a llama.cpp built for the GPU, which the pinned "
             "wheel is not (it computes on the processor), and one card"
         )
 

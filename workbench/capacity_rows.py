@@ -19,6 +19,8 @@ from workbench.weights import Model
 SIZES = (1, 2, 4, 8)
 #: Share of the concurrency to plan with: 70 to 80 % is usual, for lengths and arrivals vary.
 HEADROOM = 0.75
+#: The lane of a GGUF file on a GPU, which the support matrix knows for the pinned wheel alone.
+OTHER_BUILD = "another build"
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,14 @@ class Row:
     """The answer for one format and one KV type.
 
     Attributes:
-        format: as `--format` names it.
+        format: as `--format` names it, with what it becomes there.
         engine: who runs it.
-        lane: of the support matrix, with `reason`.
+        lane: of the support matrix, with `reason`, or `OTHER_BUILD`.
         reason: why that lane, or why it does not fit.
         kv: ``auto`` or ``fp8``.
         fits: whether one request of the length fits.
         estimate: of one server; None where the engine cannot run it there.
-        planned: requests at a time to plan with.
+        planned: requests at a time to plan with, no more than the workspace is for.
         cards: for the load; None: not asked or not known.
         cost_output: of a million output tokens at the load, in the price's currency.
         cost_total: of a million tokens, prompts and answers.
@@ -119,11 +121,6 @@ class Row:
     least: float = 0.0
     impossible: bool = False
 
-    @property
-    def runs(self) -> bool:
-        """Whether the engine runs the format there, so that memory and speed are its own."""
-        return self.lane in RUNS
-
 
 def rows(model: Model, hardware: Hardware, load: Load, measured: Speed | None) -> Iterator[Row]:
     """Every format under every KV type, in the order they are asked for."""
@@ -142,7 +139,17 @@ def rows(model: Model, hardware: Hardware, load: Load, measured: Speed | None) -
             options = {**found.options, "kv_cache": "fp8"} if kv == "fp8" else found.options
             answer = lane(found.method, options, found.engine, hardware, compute_dtype(hardware))
             row = Row(found.label, found.engine, answer.name, answer.reason, kv, False)
-            yield _fitted(row, model, found, hardware, load, measured, read) if row.runs else row
+            if answer.name not in RUNS:
+                yield row
+                continue
+            if found.engine == "llamacpp":
+                reason = (
+                    "the pinned llama.cpp computes on the processor; figures are for a GPU build"
+                )
+                row = replace(row, lane=OTHER_BUILD, reason=reason)
+            elif name == "bf16" and compute_dtype(hardware) == "float16":
+                row = replace(row, format="bf16 as fp16")
+            yield _fitted(row, model, found, hardware, load, measured, read)
 
 
 def compute_dtype(hardware: Hardware) -> str:
@@ -181,7 +188,8 @@ def _fitted(
         refused = _indivisible(model, found, tp)
         if refused:
             continue
-        room = workspace(model.config, tp, *batch_defaults(gpu.name, gpu.memory_bytes))
+        tokens, requests = batch_defaults(gpu.name, gpu.memory_bytes)
+        room = workspace(model.config, tp, tokens, requests)
         best = estimate(
             model.layout,
             weight_bytes=found.weight_bytes,
@@ -193,7 +201,7 @@ def _fitted(
             tp=tp,
         )
         if best.max_concurrency >= 1:
-            planned = max(1, int(HEADROOM * best.max_concurrency))
+            planned = max(1, min(requests, int(HEADROOM * best.max_concurrency)))
             least = least_seconds(gpu.name, read, load.p95_out, tp)
             sized = replace(row, fits=True, estimate=best, planned=planned, least=least)
             able.append(_costed(sized, load, measured))

@@ -21,6 +21,7 @@ _GIB = 1 << 30
 _SHORT = {
     "native": "[green]native[/]",
     "weight-only fallback": "[yellow]w-only[/]",
+    "another build": "[yellow]build[/]",
     "emulated": "[red]no[/]",
     "unsupported": "[red]no[/]",
 }
