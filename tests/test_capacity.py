@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 from builders import point, profile, serving
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_memory import GIB, LLAMA_8B, LLAMA_70B, SMOLLM2, model, tensors
 
 from workbench.capacity import Answer, plan
+from workbench.capacity_floor import token_bytes
+from workbench.capacity_formats import AS_IT_IS
 from workbench.capacity_rows import Load, Row
 from workbench.capacity_speed import Speed, speed
 from workbench.errors import RecipeError
-from workbench.gpus import GPUS, named
+from workbench.gpus import GPUS, Named, named
 from workbench.memory import workspace
 from workbench.quantconfig import Scheme
 from workbench.records import Choice, Lane, Profile
+from workbench.safetensors_header import Tensor
 from workbench.store import dump_record
 from workbench.weights import scheme_bytes
 
@@ -286,7 +289,8 @@ def test_a_profile_is_of_one_format_and_needs_no_latency() -> None:
         ask(qps=12.0, latency=1.0, formats=("fp8",), measured=told)
 
 
-@given(st.floats(0.01, 1e4), st.floats(0.01, 1e3), st.floats(1.0, 10.0))
+@settings(deadline=None)
+@given(st.floats(0.01, 1e4), st.floats(0.5, 1e3), st.floats(1.0, 10.0))
 def test_more_load_never_needs_fewer_cards(qps: float, latency: float, factor: float) -> None:
     def cards(rate: float) -> int:
         row = one(ask(SMOLLM2, gpu="t4", formats=("bf16",), kv=("auto",), qps=rate,
@@ -295,6 +299,81 @@ def test_more_load_never_needs_fewer_cards(qps: float, latency: float, factor: f
         return row.cards
 
     assert cards(qps) <= cards(qps * factor)
+
+
+# --------------------------------------------------------------------------- impossible
+
+
+def test_a_latency_that_memory_cannot_keep_up_with_is_not_priced() -> None:
+    asked = {"qps": 1.0, "price": 0.7, "gpu": "l4", "formats": ("bf16",), "kv": ("auto",)}
+    # A token reads all but the input embeddings, at 300 GB/s.
+    token = (16_060_522_496 - 2 * 128_256 * 4096) / 300e9
+    row = one(ask(latency=0.1, **asked))
+    assert row.fits and row.impossible and (row.cards, row.cost_output) == (None, None)
+    # The most cards of one machine are the fastest, and eight are not fast enough.
+    assert row.estimate is not None and row.estimate.tp == 8
+    assert row.least == pytest.approx(400 * token / 8)
+    alone = one(ask(latency=0.999 * 400 * token, tp=1, **asked))
+    assert alone.impossible and alone.cards is None
+    slower = one(ask(latency=1.001 * 400 * token, tp=1, **asked))
+    assert not slower.impossible and slower.cards is not None and slower.cost_output
+    # One card is too slow for this, two are not.
+    both = one(ask(latency=0.6 * 400 * token, **asked))
+    assert both.estimate is not None and both.estimate.tp == 2 and both.cards
+    text = "\n".join(ask(latency=0.1, **asked).assumptions)
+    assert "300 GB/s x TP), by the NVIDIA L4 data sheet; one token a pass" in text
+
+
+def test_a_profile_faster_than_memory_is_not_priced() -> None:
+    # 2,400 output tokens/s of 16 at a time: 6.7 ms a token. 40,000: 0.4 ms, of 7.6 GB at 3.35 TB/s.
+    told = replace(speed(measured(), named("h100")),
+                   points=(point(concurrency=16, output_tokens_per_s=40_000.0),))  # fmt: skip
+    row = one(ask(qps=12.0, formats=("fp8",), measured=told))
+    assert row.impossible and row.cards is None
+    drafted = replace(told, speculative=True)
+    assert one(ask(qps=12.0, formats=("fp8",), measured=drafted)).cards == 1
+    ran = {"command": ("vllm", "--speculative-config", "{}")}
+    assert speed(measured(serving=ran), named("h100")).speculative
+    assert not speed(measured(), named("h100")).speculative
+
+
+def test_what_a_token_does_not_read_is_left_out_of_the_bound() -> None:
+    whole = model(LLAMA_8B)
+    tower = {**whole.tensors, "vision_tower.a.weight": Tensor("BF16", (9999, 4096), 9999 * 8192)}
+    assert token_bytes(replace(whole, tensors=tower), "bf16") == token_bytes(whole, "bf16")
+    # Two experts of eight: at least a quarter of the weights.
+    sparse = {**LLAMA_8B, "num_local_experts": 8, "num_experts_per_tok": 2}
+    assert token_bytes(replace(whole, config=sparse), "bf16") == token_bytes(whole, "bf16") // 4
+    tied = model(SMOLLM2)
+    assert token_bytes(tied, "bf16") == scheme_bytes(tied.tensors, None, tied=True)
+    file = replace(whole, gguf=True, tensors={}, stored_bytes=5_000_000_000)
+    assert token_bytes(file, AS_IT_IS) == 5_000_000_000 - 2 * 128_256 * 4096
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=list(GPUS))
+def test_every_gpu_has_a_bandwidth_and_where_it_is_from(gpu: Named) -> None:
+    assert 300 <= gpu.bandwidth <= 8000 and ("data sheet" in gpu.sheet or "whitepaper" in gpu.sheet)
+
+
+# --------------------------------------------------------------------------- rows and footnotes
+
+
+def test_no_row_says_bfloat16_where_the_gpu_has_none() -> None:
+    assert one(ask(SMOLLM2, gpu="t4", formats=("bf16",), kv=("auto",))).format == "bf16 as fp16"
+    assert one(ask(SMOLLM2, gpu="a10", formats=("bf16",), kv=("auto",))).format == "bf16"
+
+
+@pytest.mark.parametrize(("gpu", "most"), [("h200", 1024), ("l4", 256)])
+def test_no_more_requests_are_planned_than_the_workspace_is_for(gpu: str, most: int) -> None:
+    answer = ask(SMOLLM2, gpu=gpu)
+    assert max(row.planned for row in answer.rows) == most
+    text = "\n".join(answer.assumptions)
+    assert f"at most the {most:,} at a time" in text and f"logits of {most:,} requests" in text
+
+
+def test_gguf_on_a_gpu_is_of_another_build_than_the_pinned_one() -> None:
+    row = one(ask(gpu="h200", formats=("q8_0",), kv=("auto",)))
+    assert row.fits and row.lane == "another build" and "on the processor" in row.reason
 
 
 # --------------------------------------------------------------------------- nonsense
@@ -322,6 +401,12 @@ def test_other_nonsense_is_refused() -> None:
         ask(kv=("int8",))
 
 
+def test_an_unknown_gpu_is_offered_only_what_is_accepted() -> None:
+    with pytest.raises(RecipeError, match="no GPU 'all' in the table") as error:
+        named("all")
+    assert all(named(word) for word in error.value.fix.split(": ")[-1].split(", "))
+
+
 # --------------------------------------------------------------------------- said
 
 
@@ -343,6 +428,10 @@ def test_the_command_on_the_tiny_checkpoint(workbench: Call, project: Path, tiny
     assert "NVIDIA L4" in done.stdout and "assumed:" in done.stdout
     assert "\N{HORIZONTAL ELLIPSIS}" not in done.stdout
     assert "24 in flight (Little's law)" in done.stdout
+    assert "cost by your --latency and memory alone" in done.stdout
+    wild = workbench("capacity", str(tiny), *words, "--latency", "1e-6", "--price", "0.7")
+    assert "bf16; bf16, FP8 KV: impossible: 1.8e-05 s at least on 2 cards" in wild.stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" not in wild.stdout
     asked = workbench("capacity", str(tiny), *words, "--format", "bf16", "--kv", "auto", "--json")
     (row,) = json.loads(asked.stdout)["rows"]
     # 2 layers x 1 head x 2 x 32 x 2 bytes

@@ -17,7 +17,7 @@ from workbench.capacity_formats import asked
 from workbench.capacity_rows import HEADROOM, SIZES, Load, Row, compute_dtype, rows
 from workbench.capacity_speed import Speed
 from workbench.errors import RecipeError
-from workbench.gpus import GPUS
+from workbench.gpus import entry_of
 from workbench.memory import GPU_BLOCK, batch_defaults, workspace
 from workbench.records import Hardware
 from workbench.weights import Model
@@ -87,7 +87,8 @@ def _assumptions(
 ) -> Iterator[str]:
     """Everything the figures rest on, one sentence each."""
     gpu, layout, dtype = hardware.gpus[0], model.layout, compute_dtype(hardware)
-    source = next((f" ({n.source})" for n in GPUS.values() if n.name == gpu.name), "")
+    entry = entry_of(gpu.name)
+    source = f" ({entry.source})" if entry else ""
     yield (
         f"memory: {gpu.memory_bytes / _GIB:.1f} GiB of {gpu.name}{source}, of which the engine "
         f"takes {load.utilization:.0%} (--utilization)"
@@ -118,17 +119,26 @@ def _assumptions(
         yield f"workspace: {on}{workspace(model.config, size, tokens, requests).rule}"
     yield (
         f"load: every request has the P95 length, {load.p95_in:,} + {load.p95_out:,} tokens; "
-        f"planned for {HEADROOM:.0%} of the concurrency, since lengths and arrivals vary; beyond "
-        f"{requests} at a time vLLM needs --max-num-seqs"
+        f"planned for {HEADROOM:.0%} of the concurrency, since lengths and arrivals vary, and at "
+        f"most the {requests:,} at a time that vLLM takes there (--max-num-seqs) and the workspace "
+        "is for"
     )
     if load.tp is None and measured is None:
         for_load = load.qps is not None and load.latency is not None
         told = "serve the load with the fewest cards" if for_load else "hold one request"
         yield f"TP: cards of one server, at most {SIZES[-1]}: the fewest that {told}"
     yield from _told_speed(load, measured, made)
+    if entry and load.qps is not None and (measured is not None or load.latency is not None):
+        given = "--latency" if measured is None else "profile"
+        yield (
+            f"impossible: a {given} below the time one request takes at least, which is "
+            f"{load.p95_out:,} output tokens x weights read for each / ({entry.bandwidth:,} GB/s "
+            f"x TP), by the {entry.sheet}; one token a pass (no speculative decoding), without "
+            "input embeddings and the experts a token does not pass"
+        )
     if any(row.engine == "llamacpp" for row in made):
         yield (
-            "GGUF: nominal bits, within 15 %; for a llama.cpp built with CUDA, which the pinned "
+            "GGUF: nominal bits, within 15 %; for a llama.cpp built for the GPU, which the pinned "
             "wheel is not (it computes on the processor), and one card"
         )
 
@@ -144,7 +154,7 @@ def _told_speed(load: Load, measured: Speed | None, made: tuple[Row, ...]) -> It
         )
         for row in made:
             point = measured.best(row.planned)
-            if row.kv != measured.kv or row.engine != "vllm" or not row.fits:
+            if row.kv != measured.kv or row.engine != "vllm" or not row.fits or row.impossible:
                 continue
             if point is None:
                 yield (

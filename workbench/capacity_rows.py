@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from workbench.capacity_floor import least_seconds, token_bytes
 from workbench.capacity_formats import Form, asked, form
 from workbench.capacity_speed import RUNS, Speed
 from workbench.errors import RecipeError
@@ -18,6 +19,8 @@ from workbench.weights import Model
 SIZES = (1, 2, 4, 8)
 #: Share of the concurrency to plan with: 70 to 80 % is usual, for lengths and arrivals vary.
 HEADROOM = 0.75
+#: The lane of a GGUF file on a GPU, which the support matrix knows for the pinned wheel alone.
+OTHER_BUILD = "another build"
 
 
 @dataclass(frozen=True)
@@ -89,17 +92,19 @@ class Row:
     """The answer for one format and one KV type.
 
     Attributes:
-        format: as `--format` names it.
+        format: as `--format` names it, with what it becomes there.
         engine: who runs it.
-        lane: of the support matrix, with `reason`.
+        lane: of the support matrix, with `reason`, or `OTHER_BUILD`.
         reason: why that lane, or why it does not fit.
         kv: ``auto`` or ``fp8``.
         fits: whether one request of the length fits.
         estimate: of one server; None where the engine cannot run it there.
-        planned: requests at a time to plan with.
+        planned: requests at a time to plan with, no more than the workspace is for.
         cards: for the load; None: not asked or not known.
         cost_output: of a million output tokens at the load, in the price's currency.
         cost_total: of a million tokens, prompts and answers.
+        least: seconds below which no request can be answered (`capacity_floor`).
+        impossible: the latency or profile given is below that, so nothing follows from it.
     """
 
     format: str
@@ -113,11 +118,8 @@ class Row:
     cards: int | None = None
     cost_output: float | None = None
     cost_total: float | None = None
-
-    @property
-    def runs(self) -> bool:
-        """Whether the engine runs the format there, so that memory and speed are its own."""
-        return self.lane in RUNS
+    least: float = 0.0
+    impossible: bool = False
 
 
 def rows(model: Model, hardware: Hardware, load: Load, measured: Speed | None) -> Iterator[Row]:
@@ -127,6 +129,7 @@ def rows(model: Model, hardware: Hardware, load: Load, measured: Speed | None) -
         if isinstance(found, str):
             yield Row(name, "vllm", "unsupported", found, load.kv[0], False)
             continue
+        read = token_bytes(model, name)
         for kv in load.kv:
             if found.engine == "llamacpp" and kv == "fp8":
                 if "auto" not in load.kv:
@@ -136,7 +139,17 @@ def rows(model: Model, hardware: Hardware, load: Load, measured: Speed | None) -
             options = {**found.options, "kv_cache": "fp8"} if kv == "fp8" else found.options
             answer = lane(found.method, options, found.engine, hardware, compute_dtype(hardware))
             row = Row(found.label, found.engine, answer.name, answer.reason, kv, False)
-            yield _fitted(row, model, found, hardware, load, measured) if row.runs else row
+            if answer.name not in RUNS:
+                yield row
+                continue
+            if found.engine == "llamacpp":
+                reason = (
+                    "the pinned llama.cpp computes on the processor; figures are for a GPU build"
+                )
+                row = replace(row, lane=OTHER_BUILD, reason=reason)
+            elif name == "bf16" and compute_dtype(hardware) == "float16":
+                row = replace(row, format="bf16 as fp16")
+            yield _fitted(row, model, found, hardware, load, measured, read)
 
 
 def compute_dtype(hardware: Hardware) -> str:
@@ -152,7 +165,13 @@ def kv_dtype(row: Row, hardware: Hardware) -> str:
 
 
 def _fitted(
-    row: Row, model: Model, found: Form, hardware: Hardware, load: Load, measured: Speed | None
+    row: Row,
+    model: Model,
+    found: Form,
+    hardware: Hardware,
+    load: Load,
+    measured: Speed | None,
+    read: int,
 ) -> Row:
     """The row with the size of a server that needs the fewest cards, and what follows from it."""
     gpu = hardware.gpus[0]
@@ -169,7 +188,8 @@ def _fitted(
         refused = _indivisible(model, found, tp)
         if refused:
             continue
-        room = workspace(model.config, tp, *batch_defaults(gpu.name, gpu.memory_bytes))
+        tokens, requests = batch_defaults(gpu.name, gpu.memory_bytes)
+        room = workspace(model.config, tp, tokens, requests)
         best = estimate(
             model.layout,
             weight_bytes=found.weight_bytes,
@@ -181,13 +201,15 @@ def _fitted(
             tp=tp,
         )
         if best.max_concurrency >= 1:
-            planned = max(1, int(HEADROOM * best.max_concurrency))
-            sized = replace(row, fits=True, estimate=best, planned=planned)
+            planned = max(1, min(requests, int(HEADROOM * best.max_concurrency)))
+            least = least_seconds(gpu.name, read, load.p95_out, tp)
+            sized = replace(row, fits=True, estimate=best, planned=planned, least=least)
             able.append(_costed(sized, load, measured))
-            if able[-1].cards is None:
+            if able[-1].cards is None and not able[-1].impossible:
                 break  # nothing tells one size from another but that it is the smallest
     if able:
-        return min(able, key=lambda one: one.cards or 0)
+        known = [one for one in able if one.cards is not None]
+        return min(known, key=lambda one: one.cards or 0) if known else able[-1]
     if best is None:
         return replace(row, reason=f"tensor parallelism of {sizes[-1]}: {refused}")
     short = best.weight_bytes + best.workspace_bytes - int(best.memory_bytes * best.utilization)
@@ -219,8 +241,13 @@ def _costed(row: Row, load: Load, measured: Speed | None) -> Row:
     servers: int | None = None
     if measured is not None and measured.kv == row.kv and row.engine == "vllm":
         if point := measured.best(row.planned):
+            each = point.concurrency / (point.output_tokens_per_s or math.nan)
+            if not measured.speculative and load.p95_out * each < row.least:
+                return replace(row, impossible=True)
             servers = math.ceil(load.qps * load.p95_out / (point.output_tokens_per_s or math.nan))
     elif measured is None and load.latency is not None:
+        if load.latency < row.least:
+            return replace(row, impossible=True)
         servers = math.ceil(load.qps * load.latency / row.planned)
     if servers is None:
         return row

@@ -21,12 +21,14 @@ class Speed:
         cards: of the server that was measured.
         kv: type of its KV cache.
         of: which variant and checkpoint, in words.
+        speculative: whether one pass over the weights may have made several tokens.
     """
 
     points: tuple[LoadPoint, ...]
     cards: int
     kv: str
     of: str
+    speculative: bool = False
 
     def best(self, planned: int) -> LoadPoint | None:
         """The fastest point whose concurrency memory allows at the length asked about."""
@@ -74,4 +76,6 @@ def speed(profile: Profile, hardware: Hardware, workload: str = "") -> Speed:
     kv = serving.choices.get("kv_cache_dtype")
     cards = int(option_of(serving.command, "--tensor-parallel-size", "-tp") or 1)
     of = f"variant '{profile.variant}', served from {serving.served_path}"
-    return Speed(points, cards, "fp8" if kv and kv.value == "fp8" else "auto", of)
+    told = option_of(serving.command, "--speculative-config", "-sc")
+    kept = "fp8" if kv and kv.value == "fp8" else "auto"
+    return Speed(points, cards, kept, of, speculative=bool(told))

@@ -21,6 +21,7 @@ _GIB = 1 << 30
 _SHORT = {
     "native": "[green]native[/]",
     "weight-only fallback": "[yellow]w-only[/]",
+    "another build": "[yellow]build[/]",
     "emulated": "[red]no[/]",
     "unsupported": "[red]no[/]",
 }
@@ -93,6 +94,8 @@ def capacity(
         console.file.write(json.dumps(_data(model, hardware, load, answer), indent=1) + "\n")
         return
     title = f"{checkpoint} on {hardware.gpus[0].name}"
+    if qps is not None and latency is not None:
+        title += "; cards and cost by your --latency and memory alone, the computing is not checked"
     console.print(title, highlight=False, markup=False, soft_wrap=True)
     console.print(_table(answer, priced=price is not None))
     for line in _remarks(answer):
@@ -144,6 +147,8 @@ def _cells(row: Row) -> list[str]:
         return [*start, "too large", *["-"] * 7]
     cards = "?" if row.cards is None else f"{row.cards:,}"
     costs = ["?" if c is None else _cost(c) for c in (row.cost_output, row.cost_total)]
+    if row.impossible:
+        cards, costs = "no", ["-", "-"]
     return [
         *start,
         f"{e.pool_bytes / _GIB:.1f}",
@@ -166,10 +171,14 @@ def _count(value: int) -> str:
 
 
 def _remarks(answer: Answer) -> list[str]:
-    """Why rows do not run as named, or do not fit; equal reasons once."""
+    """Why rows do not run as named, do not fit or cannot be that fast; equal reasons once."""
     told: dict[str, list[str]] = {}
     for row in answer.rows:
+        name = f"{row.format}, FP8 KV" if row.kv == "fp8" else row.format
         if not row.fits or row.lane != "native":
-            name = f"{row.format}, FP8 KV" if row.kv == "fp8" else row.format
             told.setdefault(row.reason, []).append(name)
+        if row.impossible and row.estimate:
+            cards = f"{row.estimate.tp} cards" if row.estimate.tp > 1 else "one card"
+            least = f"impossible: {row.least:.2g} s at least on {cards}"
+            told.setdefault(least, []).append(name)
     return [f"{'; '.join(names)}: {reason}" for reason, names in told.items()]

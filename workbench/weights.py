@@ -93,6 +93,8 @@ def read_model(path: Path) -> Model:
             "hidden_size": file.metadata.get(f"{own}embedding_length"),
             "intermediate_size": file.metadata.get(f"{own}feed_forward_length"),
             "vocab_size": vocabulary.count if isinstance(vocabulary, Long) else 0,
+            "num_experts": file.metadata.get(f"{own}expert_count"),
+            "num_experts_per_tok": file.metadata.get(f"{own}expert_used_count"),
         }
         return Model(path, layout, config, {}, sum(sizes.values()), most, gguf=True)
     if not path.is_dir():
