@@ -13,6 +13,7 @@ The rules are in `workbench.suite_problems`, files in `workbench.suite_files`, t
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,10 @@ def find_suite(name: str, root: Path) -> Path:
         )
     listing = f"suites: {', '.join(known)}" if known else "there are no suites in that folder"
     raise SuiteError(
-        f"there is no suite '{name}'", where=str(root), fix=did_you_mean(name, known) + listing
+        f"there is no suite '{name}'",
+        where=str(root),
+        fix=f"{did_you_mean(name, known)}{listing}; "
+        f"make one with: workbench suite new {shlex.quote(name)} --from ROWS.csv",
     )
 
 
