@@ -242,7 +242,8 @@ def test_regressions_become_suites(project: Path) -> None:
         assert {s.id for s in made.samples} == lost
         kept = {s.id: s for s in source.samples}
         assert all(kept[s.id] == s for s in made.samples)
-        as_it_was = {"name": made.spec.name, "tier": "advisory"}
+        about = f"{len(lost)} samples that bad of run smoke got wrong."
+        as_it_was = {"name": made.spec.name, "description": about, "tier": "advisory"}
         assert made.spec == source.spec.model_copy(update=as_it_was)
         card = (made.path / "README.md").read_text()
         (line,) = [x for x in done.stdout.splitlines() if f"suite: again-{suite}," in x]

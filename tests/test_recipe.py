@@ -68,6 +68,8 @@ def test_digest_follows_recipe_and_policy_not_layout(project: Path) -> None:
         ("method: fp8", "method: fp9", 6, "did you mean 'fp8'"),
         ("{name: fp8, method: fp8}", "{name: fp8}", 6, "has no 'method'"),
         ("name: fp8", "name: w4", 6, "two variants are called 'w4'"),
+        ("name: fp8", "name: W4", 7, "variants 'w4' and 'W4' differ by case alone"),
+        ("name: fp8", "name: Baseline", 6, "'Baseline' and 'baseline' differ by case alone"),
         ("name: fp8", "name: baseline", 6, "baseline is implied"),
         ("name: fp8", "name: ../up", 6, "pattern"),
         ("{path: model}", "{hub: a/b}", 3, "needs 'revision'"),

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from projects import ROOT, edit_recipe
 
+from workbench.context import new_run
 from workbench.gate import timings_aside
 from workbench.records import Gate
 from workbench.store import read_record
@@ -279,3 +280,16 @@ def test_interrupt_ends_everything(project: Path, number: signal.Signals) -> Non
     assert not _gone(project)
     for record in (project / "results").rglob("*.json"):
         json.loads(record.read_text())
+
+
+def test_what_to_type_next_says_the_name_of_the_run(workbench: Call, project: Path) -> None:
+    recipe = project / "recipe.yaml"
+    own = new_run(recipe)
+    assert own.command == new_run(recipe, own.loaded.recipe.name).command
+    assert own.command == f"workbench run {recipe.resolve()}"
+    assert new_run(recipe, "other").command == f"{own.command} --run other"
+    elsewhere = project / "my results"
+    assert new_run(recipe, "", elsewhere).command == f"{own.command} --results '{elsewhere}'"
+    only = workbench("run", "recipe.yaml", "--run", "other", "--only", "calibrate")
+    assert only.returncode == 0, only.stderr
+    assert f"; {own.command} --run other does them" in " ".join(only.stdout.split())

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from scoring import complaint, graded, sample, suite_of
+from suite_folders import GENERATE, SAMPLE, write
 
 from workbench.errors import SuiteError
 from workbench.scorers import grade
 from workbench.scorers.custom import module_source
+from workbench.suites import load_suite
 
 SOURCE = """\
 from __future__ import annotations
@@ -85,6 +87,7 @@ def test_what_it_does_wrong_names_its_line_and_the_sample(
         ("own.py:NOT_CALLABLE", SOURCE, "own.py has no function"),
         ("own.py:score", "def score(:\n", "not Python"),
         ("own.py:score", "x = 1\nraise ValueError('at import')\n", "own.py:2"),
+        ("own.py:score", "raise ValueError('one\\ntwo')\n", "ValueError: one two\nmend"),
         ("own.py:score", "\x00", "own.py:1"),
         ("no_such_module_at_all:f", "", "cannot be imported: ModuleNotFoundError"),
         ("math:no_such", "", "math has no function 'no_such'"),
@@ -93,6 +96,47 @@ def test_what_it_does_wrong_names_its_line_and_the_sample(
 )
 def test_check_before_it_is_called(function: str, source: str, said: str) -> None:
     assert said in complaint(suite(function, source), "x")
+
+
+@pytest.mark.parametrize(
+    "takes",
+    ["sample, output, /", "s, o, more=1", "*both", "sample: Missing, output: 1 / 0"],
+)
+def test_a_function_that_can_be_called_is_taken(takes: str) -> None:
+    source = f"from __future__ import annotations\n\n\ndef score({takes}):\n    return 1\n"
+    assert complaint(suite(source=source), "x") == ""
+
+
+@pytest.mark.parametrize("takes", ["", "output", "sample, output, target", "*, sample, output"])
+def test_a_function_that_cannot_be_called_is_refused_with_what_it_must_be(
+    takes: str, tmp_path: Path
+) -> None:
+    scorer = {"name": "python", "function": "own.py:score"}
+    folder = write(tmp_path / "mine", GENERATE | {"scorer": scorer}, SAMPLE)
+    (folder / "own.py").write_text(f"import math\n\n\ndef score({takes}):\n    return 1\n")
+    with pytest.raises(SuiteError, match=r"cannot be called with \(sample, output\): ") as caught:
+        load_suite(folder)
+    assert caught.value.where == f"{folder / 'own.py'}:4"
+    assert "def score(sample: dict, output: str) -> float" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("source", "line"), [("x = 1\nraise ValueError('at import')\n", 2), ("\n\ndef score(:\n", 3)]
+)
+def test_what_is_wrong_in_the_file_is_told_at_its_line(
+    source: str, line: int, tmp_path: Path
+) -> None:
+    scorer = {"name": "python", "function": "own.py:score"}
+    folder = write(tmp_path / "mine", GENERATE | {"scorer": scorer}, SAMPLE)
+    (folder / "own.py").write_text(source)
+    with pytest.raises(SuiteError) as caught:
+        load_suite(folder)
+    assert caught.value.where == f"{folder / 'own.py'}:{line}"
+    assert caught.value.fix == "mend that line"
+    (folder / "own.py").write_text("def other(sample, output): return 1\n")
+    with pytest.raises(SuiteError, match="no function 'score'") as caught:
+        load_suite(folder)
+    assert "suite.yaml:" in caught.value.where
 
 
 def test_a_function_of_a_module() -> None:

@@ -288,3 +288,13 @@ def test_a_finding_is_one_line_with_an_end(own: Path) -> None:
     done = call("check")
     assert done.returncode == 0 and max(map(len, done.stdout.splitlines())) < 2100
     assert len(done.stdout.splitlines()) < 10
+
+
+def test_a_short_target_that_is_searched_anywhere_is_a_warning(tmp_path: Path) -> None:
+    targets = ["A", [r"\bB\b", "12"], "yes", "^C$", r"\d", "\u597d"]
+    samples = [row | {"target": t} for row, t in zip(many(6), targets, strict=True)]
+    few, short = said(suite(tmp_path, GENERATE | {"scorer": "regex"}, *samples), "warn")
+    assert few.startswith("6 samples") and short.startswith("2 targets are found inside any word")
+    assert "'A' of 's0', '12' of 's1' (write \\bA\\b for A" in short
+    of = {"scorer": {"name": "regex", "pattern": "[A-Z]"}}
+    assert len(said(suite(tmp_path, GENERATE | of, *samples), "warn")) == 1

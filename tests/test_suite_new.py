@@ -160,6 +160,11 @@ def test_a_file_of_the_scorer_is_copied(tmp_path: Path) -> None:
     error = refused(tmp_path, rows(tmp_path), wanted)
     assert "needs the file 'judge.py'" in error.what and error.where == "--file"
     wanted = Wanted(**(vars(wanted) | {"files": (code,)}))
+    whole = code.read_text()
+    code.write_text("def score(output):\n    return 1.0\n")
+    error = refused(tmp_path, rows(tmp_path), wanted)
+    assert error.where == f"{code}:1" and "def score(sample: dict, output: str)" in error.fix
+    code.write_text(whole)
     made = new_suite(tmp_path / "suites", "mine", rows(tmp_path), wanted)
     assert made.resources == {"judge.py": code.read_text()}
 
@@ -183,11 +188,13 @@ def test_a_file_of_the_scorer_is_copied(tmp_path: Path) -> None:
         (Wanted(ask="rank_choices"), "no column is called 'target'", "--target", "mood"),
         (Wanted(ask="call_tools"), "cannot be made from rows", "--ask", "copy a suite"),
         (Wanted(scorer="tool_call"), "need 'tools'", "--scorer", "copy a suite"),
-        (Wanted(scorer="[a"), "names no scorer", "--scorer", "YAML"),
+        (Wanted(scorer="[a"), "not valid YAML: expected ',' or ']'", "--scorer", "'{name: numeric"),
+        (Wanted(scorer='{name: regex, pattern: "\\d+"}'), "not valid YAML: found unknown escape",
+         "--scorer", "pattern: '"),
         (Wanted(scorer="{all: true}"), "names no scorer", "--scorer", "YAML"),
         (Wanted(scorer="sql_result"), "needs the file 'database.sql'", "--file", "database.sql"),
         (Wanted(scorer="python"), "function is not known", "--scorer",
-         "or 'function: module:score' of an installed module"),
+         "of an installed module; it is called as def score(sample: dict, output: str)"),
         (Wanted(scorer="contan", target="mood", prompt="{topic}"), "'contan' is not one of",
          "the options", "'contains'?"),
         (Wanted(scorer="contains", target="mood", prompt="Hi"), "uses no field", "the options", ""),
@@ -378,7 +385,7 @@ def test_a_cell_without_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (".nan", "Out of range float"),
         ("-.inf", "Out of range float"),
         ("2026-01-01", "date is not JSON"),
-        ("&a [*a]", "names no scorer"),
+        ("&a [*a]", "not valid YAML: alias 'a' stands inside itself"),
     ],
 )
 def test_an_option_that_json_has_no_word_for(tmp_path: Path, option: str, what: str) -> None:
@@ -390,7 +397,7 @@ def test_an_option_that_json_has_no_word_for(tmp_path: Path, option: str, what: 
 def test_a_scorer_that_is_a_bomb_of_aliases_is_none(tmp_path: Path) -> None:
     bomb = "{a0: &a0 x, " + ", ".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]" for i in range(1, 12))
     error = refused(tmp_path, rows(tmp_path), Wanted(scorer=bomb + "}", prompt="{topic}"))
-    assert "names no scorer" in error.what and len(str(error)) < 1000
+    assert "more than 100,000 values" in error.what and len(str(error)) < 1000
 
 
 @pytest.mark.parametrize("deep", [150, 900])

@@ -9,6 +9,7 @@ from projects import ROOT
 from suite_folders import write
 
 from workbench.scorers import grade
+from workbench.scorers.custom import SIGNATURE
 from workbench.suite_check import check_suite
 from workbench.suites import Suite, load_suite
 
@@ -25,6 +26,20 @@ def test_an_example_is_a_suite(tmp_path: Path, spec: str, samples: str) -> None:
     found = check_suite(made(tmp_path, spec, samples))
     assert [finding.what for finding in found if finding.level == "error"] == []
     assert len([finding for finding in found if finding.level == "warn"]) == 1  # few samples
+
+
+def test_the_function_that_is_shown_is_a_scorer(tmp_path: Path) -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    assert source.startswith(SIGNATURE.partition(",")[0])
+    (line,) = re.findall(r"`(scorer: \{name: python, .*?\})`", README)
+    spec, samples = PAIRS[0]
+    folder = write(tmp_path / "mood", spec.replace("scorer: normalized", line), samples.strip())
+    (folder / "score.py").write_text(source)
+    suite = load_suite(folder)
+    sample = suite.samples[0].model_copy(update={"target": "very Positive"})
+    assert [grade(suite, sample, said).score for said in ("positive", "VERY positive", "")] == [
+        *(0.5, 1.0, 0.0)
+    ]
 
 
 def test_no_example_is_passed_over() -> None:

@@ -48,6 +48,7 @@ def test_suite_that_is_not_there(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["evaluate"].update(suites=["sentimnt"]))
     message = refused(workbench)
     assert "did you mean 'sentiment'" in message
+    assert "make one with: workbench suite new sentimnt --from ROWS.csv" in message
     assert re.search(r"recipe\.yaml:\d+: evaluate\.suites: sentimnt\n", message)
 
 
@@ -230,10 +231,26 @@ def test_arguments_the_workbench_sets_itself(workbench: Call, project: Path, arg
     assert "serve.args may not set --" in refused(workbench)
 
 
+def test_a_fake_variant_wants_the_fake_engine(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["serve"].update(engine="vllm"))
+    assert "fix:   set 'serve.engine: fake'" in refused(workbench)
+
+
 def test_a_name_too_long_for_a_path(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r.update(model={"path": "x" * 5000}))
     message = refused(workbench)
     assert "File name too long" in message and len(message) < 1000
+
+
+def test_a_path_of_a_source_that_is_nearly_right_is_told(workbench: Call, project: Path) -> None:
+    (project / "texts").mkdir()
+    for name in ("texts/tickets.jsonl", "notes.csv"):
+        (project / name).write_text("{}")
+    for said, meant in [("texts/tikets.jsonl", "tickets.jsonl"), ("note.csv", "notes.csv")]:
+        edit_recipe(project, lambda r, said=said: r["calibration"].update(source=said))
+        assert f"did you mean '{meant}'" in refused(workbench)
+    edit_recipe(project, lambda r: r["calibration"].update(source="instruction"))
+    assert "did you mean 'instructions'" in refused(workbench)
 
 
 def test_a_source_without_rows(workbench: Call, project: Path) -> None:

@@ -159,7 +159,7 @@ def run(
     if outcome.open_:
         some = ", ".join(f"{s.name} ({s.reason})" for s in outcome.open_[:_NAMED])
         more = f" and {len(outcome.open_) - _NAMED} more" if len(outcome.open_) > _NAMED else ""
-        text = f"still to do: {some}{more}; workbench run {recipe} does them"
+        text = f"still to do: {some}{more}; {context.command} does them"
         console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if outcome.gate is not None:
         _verdict(console, outcome.gate, context.run)
@@ -202,7 +202,7 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
     if changed:
         console.print(
             f"[yellow]warn[/] decided as the run was started: {escape(', '.join(changed))} "
-            f"changed since; workbench run {escape(str(context.loaded.source))} applies that"
+            f"changed since; {escape(context.command)} applies that"
             f"{hint}",
             highlight=False,
             soft_wrap=True,

@@ -78,7 +78,7 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
     if changed_since(context.loaded):
         console.print(
             "[yellow]warn[/] scored as the run was started: recipe or policy have changed since; "
-            f"workbench run {escape(str(context.loaded.source))} applies them",
+            f"{escape(context.command)} applies them",
             highlight=False,
             soft_wrap=True,
         )

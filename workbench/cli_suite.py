@@ -81,7 +81,12 @@ def suite_new(
         str, typer.Option("--id", help="column of the id; default: id, or the row's content")
     ] = "",
     scorer: Annotated[
-        str, typer.Option(help="a name, or as YAML: '{name: numeric, absolute: 0.5}'")
+        str,
+        typer.Option(
+            help="a name, or as YAML: '{name: numeric, absolute: 0.5}'; your own: '{name: python, "
+            "function: score.py:score}' with --file score.py, which holds def score(sample: dict, "
+            "output: str) -> float, from 0 to 1"
+        ),
     ] = "",
     ask: Annotated[
         str, typer.Option(help="generate or rank_choices; of --scorer choice: the second")

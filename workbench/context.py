@@ -6,6 +6,7 @@ plan that follow from it are computed in `workbench.plan`.
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -137,6 +138,18 @@ class Context:
             left_out={n: s.spec.cadence for n, s in self._suites.items() if n not in self.suites},
             tasks_digest=folder_digest(tasks) if tasks else None,
         )
+
+    @property
+    def command(self) -> str:
+        """What to type to go on with this very run, for messages: its name is said if it must be.
+
+        A recipe without `--run` is the run of the recipe's own name.
+        """
+        run, name = self.run.name, self.loaded.recipe.name
+        words = ["workbench", "run", str(self.loaded.source), *(["--run", run] * (run != name))]
+        if self.run.results.root != (self.loaded.project / "results").resolve():
+            words += ["--results", str(self.run.results.root)]
+        return shlex.join(words)
 
     @property
     def events(self) -> Events:

@@ -72,7 +72,9 @@ class Loaded:
         if isinstance(name, HubSource):
             return hub_cached(name)
         beside = self.source.parent / _home(name)
-        return beside if beside.is_file() else resolve_source(name, self.project)
+        return (
+            beside if beside.is_file() else resolve_source(name, self.project, self.source.parent)
+        )
 
     @property
     def policy_digest(self) -> str:

@@ -113,7 +113,8 @@ def export(context: Context, variant: str, name: str, suite: str = "") -> Export
                     fix=f"workbench rescore {evidence.run}, or run it again, and then export",
                 )
             card = _card(evidence, chosen, one, items, targets[one].name)
-            _write(work / targets[one].name, asked, items, card)
+            about = f"that {chosen.variant} of run {evidence.run} got wrong."
+            _write(work / targets[one].name, asked, items, card, about)
             load_suite(work / targets[one].name)
             written.append(Written(targets[one], one, len(items)))
         for made in written:  # only now, that all of them are good
@@ -144,13 +145,18 @@ def _result(side: VariantEvidence, suite: str) -> SuiteResult:
     return next(r for r in side.evaluation.suites if r.suite == suite)
 
 
-def _write(folder: Path, suite: Suite, items: Sequence[Difference], card: str) -> None:
+def _write(folder: Path, suite: Suite, items: Sequence[Difference], card: str, about: str) -> None:
     folder.mkdir(parents=True)
     # As it was written, defaults left out; its samples are its own from now on.
     spec = suite.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     spec.pop("samples_of", None)
     text = yaml.safe_dump(
-        {**spec, "name": folder.name, "tier": "advisory"},
+        {
+            **spec,
+            "name": folder.name,
+            "description": f"{len(items)} sample{'s' * (len(items) != 1)} {about}",
+            "tier": "advisory",
+        },
         sort_keys=False,
         allow_unicode=True,
         width=100,
@@ -193,7 +199,7 @@ def _card(
         "",
         f"{len(items)} samples of `{suite}` that variant `{variant.variant}` "
         f"({variant.method}) of run `{evidence.run}` answered worse than `{reference.variant}`. "
-        "Made by `workbench suite from-regressions`; but for `tier: advisory` it is a copy.",
+        "Made by `workbench suite from-regressions`: a copy but for `description` and `tier`.",
         "",
         "A choice of what went wrong once: a variant is expected to look better on it than the one "
         f"it was chosen by. {ADVICE[0].upper()}{ADVICE[1:]}. In the policy, under `quality:`",

@@ -49,7 +49,7 @@ from workbench.store import (
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite
 
-_ASK_AGAIN = "workbench run {} asks it again"
+_ASK_AGAIN = "{} asks it again"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
     Raises:
         StoreError: it cannot be scored without asking.
     """
-    results, source = context.run.results, context.loaded.source
+    results = context.run.results
     published = context.run.published("evaluate", step.variant)
     id_ = read_record(published, Evaluation).id
     # The copy in the run's folder only says which artifact to read.
@@ -171,19 +171,19 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
         raise StoreError(
             f"the answers of step {step.name} are gone",
             where=str(folder),
-            fix=_ASK_AGAIN.format(source),
+            fix=_ASK_AGAIN.format(context.command),
         )
     if why := flaw(results, "evaluate", old.id, old):
         raise StoreError(
             f"step {step.name} cannot be scored again: {why}",
             where=str(folder),
-            fix=_ASK_AGAIN.format(source),
+            fix=_ASK_AGAIN.format(context.command),
         )
     if difference := _more_than_suites(before, step.spec):
         raise StoreError(
             f"step {step.name} must be asked again, not only scored: {difference}",
             where=f"run '{context.run.name}'",
-            fix=_ASK_AGAIN.format(source),
+            fix=_ASK_AGAIN.format(context.command),
         )
     _same_weights(context, step, old)
     rows: dict[str, tuple[SampleRow, ...]] = {}
@@ -270,7 +270,7 @@ def _same_weights(context: Context, step: StepSpec, old: Evaluation) -> None:
         raise StoreError(
             f"step {step.name} was asked of other weights than the run's",
             where=str(path),
-            fix=_ASK_AGAIN.format(context.loaded.source),
+            fix=_ASK_AGAIN.format(context.command),
         )
 
 
@@ -325,7 +325,7 @@ def _changed(context: Context, suite: Suite, what: str) -> StoreError:
     return StoreError(
         f"suite '{suite.spec.name}' must be asked again, not only scored: {what}",
         where=str(suite.path),
-        fix=_ASK_AGAIN.format(context.loaded.source) + ", or take the change back",
+        fix=_ASK_AGAIN.format(context.command) + ", or take the change back",
     )
 
 

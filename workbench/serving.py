@@ -157,7 +157,7 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         raise StoreError(
             f"the weights of variant '{variant}' are not those its manifest speaks of",
             where=str(context.run.results.root / loaded.path),
-            fix=f"workbench run {context.loaded.source} --force quantize:{variant}",
+            fix=f"{context.command} --force quantize:{variant}",
         )
     divergence = context.loaded.recipe.evaluate.divergence
     spec, engine = context.loaded.recipe.serve, context.loaded.recipe.engine(chosen)

@@ -69,12 +69,13 @@ class SourceRows:
     skipped: dict[str, list[str]]
 
 
-def resolve_source(name: str, root: Path) -> Path:
+def resolve_source(name: str, root: Path, beside: Path | None = None) -> Path:
     """Find a calibration source: a folder of ``calib_data/``, or a JSONL, CSV or parquet file.
 
     Args:
         name: as the recipe says it.
         root: the project's folder, which holds ``calib_data/``.
+        beside: folder of the recipe; its files are looked at for a name that was meant.
 
     Raises:
         CalibrationError: there is no such source.
@@ -84,12 +85,21 @@ def resolve_source(name: str, root: Path) -> Path:
         if path.is_file():
             return path.resolve()
     known = sorted(p.parent.name for p in shipped.glob(f"*/{SAMPLES_FILE}"))
+    meant = did_you_mean(name, known) or did_you_mean(Path(name).name, _near(name, beside or root))
     raise CalibrationError(
         f"there is no calibration source '{name}'",
         where="calibration: source",
-        fix=f"{did_you_mean(name, known)}name a folder of calib_data/ "
+        fix=f"{meant}name a folder of calib_data/ "
         f"({', '.join(known) or 'it has none'}) or a JSONL, CSV or parquet file",
     )
+
+
+def _near(name: str, folder: Path) -> list[str]:
+    """Names of the files where a path leads, which leads to none of them."""
+    try:
+        return sorted(p.name for p in (folder / name).parent.iterdir() if p.is_file())
+    except (OSError, ValueError):
+        return []
 
 
 def hub_download(dataset: str, revision: str, file: str) -> Path:

@@ -8,6 +8,7 @@ that do not fit the context of a checkpoint, and tools a chat template never sho
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from workbench.errors import RecipeError, UserError
 from workbench.prompts import chat_messages, fields_shown, shows_tools
 from workbench.scorers import grade
 from workbench.scorers.number import converted, unit_of
-from workbench.suite_spec import ContainsScorer, NumericScorer, Sample
+from workbench.suite_spec import ContainsScorer, NumericScorer, RegexScorer, Sample
 from workbench.suites import Suite
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def check_suite(suite: Suite, model: Model | None = None) -> list[Finding]:
         *_what_it_is(suite),
         *_self_test(suite),
         *_units(suite),
+        *_anywhere(suite),
         *_empty(suite),
         *_twice(suite),
     ]
@@ -188,6 +190,24 @@ def _units(suite: Suite) -> Iterator[Finding]:
         read = f"'{base}'" if base else "a unit of factor 1, which 'units' does not name"
         text = f"{len(bare)} of {len(suite.samples)} targets say no unit and are read as {read}"
         yield Finding("warn", f'{text}: {_some(bare)} (write it: "3 {base or "UNIT"}")')
+
+
+def _anywhere(suite: Suite) -> Iterator[Finding]:
+    """Targets that are patterns and so short that most answers hold them inside some word."""
+    scorer = suite.spec.scorer
+    if not isinstance(scorer, RegexScorer) or scorer.pattern is not None:
+        return
+    found = [
+        f"'{text}' of '{sample.id}'"
+        for sample in suite.samples
+        for text in (sample.target if isinstance(sample.target, list) else [sample.target])
+        if isinstance(text, str) and re.fullmatch("[A-Za-z0-9]{1,2}", text)
+    ]
+    if found:
+        text = (
+            f"{len(found)} targets are found inside any word, as they are patterns: {_some(found)}"
+        )
+        yield Finding("warn", rf"{text} (write \bA\b for A, or say 'pattern', or use 'contains')")
 
 
 def _empty(suite: Suite) -> Iterator[Finding]:

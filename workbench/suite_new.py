@@ -18,6 +18,7 @@ import yaml
 from workbench.digest import canonical_json, content_id, sha256_file
 from workbench.errors import SuiteError, did_you_mean
 from workbench.prompts import is_field, placeholders
+from workbench.scorers.custom import SIGNATURE
 from workbench.suite_files import SAMPLES_FILE, SPEC_FILE, parse_object
 from workbench.suite_rows import Row, read_rows
 from workbench.suite_spec import SqlScorer
@@ -35,6 +36,7 @@ _CHOICES = (2, 20)
 _JSON_TARGETS = ("json_fields", "tool_call")
 #: Columns that an example of a prompt shows.
 _NAMED = 5
+_SCORER_FORM = "write a name, or its options as YAML: '{name: numeric, absolute: 0.5}'"
 _ASK_SCORER = "say how an answer is judged: exact, normalized, contains, numeric, json_fields, ..."
 
 
@@ -122,7 +124,7 @@ def new_suite(root: Path, name: str, source: Path, wanted: Wanted) -> Suite:
     try:
         return write_suite(folder, spec, samples, readme=readme, files=files)
     except SuiteError as bad:
-        raise _at_source(bad, folder, source, rows) from None
+        raise _at_source(bad, folder, source, rows, wanted.files) from None
 
 
 def _is_ranked(wanted: Wanted, columns: Sequence[str], scorer: Mapping[str, Any]) -> bool:
@@ -163,7 +165,17 @@ def _scorer(wanted: Wanted, has_choices: bool) -> dict[str, Any]:
     try:
         said = yaml.load(wanted.scorer or "choice", BoundedLoader)
         canonical_json(said)
-    except (yaml.YAMLError, ValueError, TypeError) as bad:
+    except yaml.YAMLError as bad:
+        said_of = getattr(bad, "problem", None) or str(bad)
+        raise SuiteError(
+            f"{shown(wanted.scorer)} is not valid YAML: {said_of}",
+            where="--scorer",
+            fix="a pattern with a backslash goes in single quotes: "
+            "\"{name: regex, pattern: '\\d+'}\""
+            if "escape" in said_of
+            else _SCORER_FORM,
+        ) from None
+    except (ValueError, TypeError) as bad:
         if said is not None:
             raise SuiteError(
                 f"an option holds what JSON has no word for: {bad}",
@@ -175,7 +187,7 @@ def _scorer(wanted: Wanted, has_choices: bool) -> dict[str, Any]:
         raise SuiteError(
             f"{shown(wanted.scorer)} names no scorer",
             where="--scorer",
-            fix="write a name, or its options as YAML: '{name: numeric, absolute: 0.5}'",
+            fix=_SCORER_FORM,
         )
     if scorer["name"] == "tool_call":
         raise SuiteError(
@@ -194,7 +206,8 @@ def _scorer(wanted: Wanted, has_choices: bool) -> dict[str, Any]:
                 "the function is not known",
                 where="--scorer",
                 fix="name a function of your own: '{name: python, function: scorer.py:score}' with "
-                "--file PATH/scorer.py, or 'function: module:score' of an installed module",
+                "--file PATH/scorer.py, or 'function: module:score' of an installed module; "
+                f"it is called as {SIGNATURE}",
             )
     if needed and needed not in [path.name for path in wanted.files]:
         raise SuiteError(
@@ -344,14 +357,18 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _at_source(bad: SuiteError, folder: Path, source: Path, rows: Sequence[Row]) -> SuiteError:
-    """The same complaint about the rows it came from, which are still there."""
+def _at_source(
+    bad: SuiteError, folder: Path, source: Path, rows: Sequence[Row], files: Sequence[Path]
+) -> SuiteError:
+    """The same complaint about the rows and files it came from, which are still there."""
 
     def line(match: re.Match[str]) -> str:
         return f"{source}:{rows[int(match.group(1)) - 1].line}"
 
     def told(text: str) -> str:
         text = re.sub(rf"{re.escape(str(folder / SAMPLES_FILE))}:(\d+)", line, text)
+        for path in files:
+            text = text.replace(f"{folder / path.name}:", f"{path}:")
         return re.sub(rf"{re.escape(str(folder / SPEC_FILE))}:\d+", "the options", text)
 
     where = str(source) if bad.where == str(folder) and not folder.exists() else told(bad.where)

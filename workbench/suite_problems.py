@@ -34,11 +34,13 @@ class SpecProblem(NamedTuple):
         loc: the keys that lead to it.
         what: what is wrong.
         fix: what to do; may be empty.
+        where: file and line, where that is another file's; else empty.
     """
 
     loc: tuple[str | int, ...]
     what: str
     fix: str = ""
+    where: str = ""
 
 
 def spec_problems(spec: SuiteSpec, folder: str) -> Iterator[SpecProblem]:

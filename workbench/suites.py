@@ -13,6 +13,7 @@ The rules are in `workbench.suite_problems`, files in `workbench.suite_files`, t
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,10 @@ def find_suite(name: str, root: Path) -> Path:
         )
     listing = f"suites: {', '.join(known)}" if known else "there are no suites in that folder"
     raise SuiteError(
-        f"there is no suite '{name}'", where=str(root), fix=did_you_mean(name, known) + listing
+        f"there is no suite '{name}'",
+        where=str(root),
+        fix=f"{did_you_mean(name, known)}{listing}; "
+        f"make one with: workbench suite new {shlex.quote(name)} --from ROWS.csv",
     )
 
 
@@ -213,9 +217,9 @@ def _read(path: Path, check: SampleCheck) -> tuple[list[Sample], list[_Problem]]
 
 def _of_scorer(complaint: str) -> SpecProblem:
     """What `check_scorer` says, at the option it quotes."""
-    what, _, fix = complaint.partition("\n")
+    what, fix, where = (*complaint.split("\n"), "", "")[:3]
     option = re.match(r"'scorer\.(\w+)'", what)
-    return SpecProblem(("scorer", option[1]) if option else ("scorer",), what, fix)
+    return SpecProblem(("scorer", option[1]) if option else ("scorer",), what, fix, where)
 
 
 @dataclass(frozen=True)
@@ -228,7 +232,7 @@ class _Problem:
 def _located(path: Path, found: Sequence[SpecProblem]) -> list[_Problem]:
     """Problems with their lines; those that are only counted need none."""
     node = read_yaml(path, SuiteError)[1] if found else None
-    lines_of = [f"{path}:{locate(p.loc, node)[1]}" for p in found[:_MOST_PROBLEMS]]
+    lines_of = [p.where or f"{path}:{locate(p.loc, node)[1]}" for p in found[:_MOST_PROBLEMS]]
     lines_of += [str(path)] * (len(found) - len(lines_of))
     return [_Problem(where, p.what, p.fix) for where, p in zip(lines_of, found, strict=True)]
 

@@ -176,11 +176,12 @@ def _variants(context: Context) -> list[Finding]:
             findings += _ignored(context, variant)
         lane = variant_lane(context.loaded, variant, facts)
         if lane.name == "unsupported":
+            other = f"leave it out, or run on other hardware (source: {lane.source})"
             raise RecipeError(
                 f"variant '{variant.name}' ({variant.method}) cannot be served by "
                 f"{recipe.engine(variant)} on this machine: {lane.reason}",
                 where=f"variants: {variant.name}",
-                fix=f"leave it out, or run on other hardware (source: {lane.source})",
+                fix="set 'serve.engine: fake'" if variant.method == "fake" else other,
             )
         level: Literal["ok", "warn"] = "ok" if lane.name == "native" else "warn"
         findings.append(Finding(level, f"{variant.name}: {lane.name} lane - {lane.reason}"))

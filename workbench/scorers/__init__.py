@@ -88,7 +88,8 @@ def grade(suite: Suite, sample: Sample, output: str) -> Grade:
 def check_scorer(suite: Suite) -> str | None:
     """What is wrong with the scorer's options and files, whatever the sample, or None.
 
-    What to do about it may follow in a second line.
+    What to do about it may follow in a second line, and in a third the place where, if that is
+    not in suite.yaml.
     """
     return _SCORERS[suite.spec.scorer.name].check_suite(suite)
 

@@ -1,5 +1,8 @@
 """The scorer a user wrote: `module:function`, or `file.py:function` beside suite.yaml.
 
+It is called as ``score(sample, output)``: the sample as a dict (`id`, `target` and its fields), and
+what the model said, of tool calls the JSON text that `workbench.scorers.grade` is given.
+
 A file's text is in `Suite.resources`, so that it is part of the suite's digest and a changed scorer
 is a changed suite; a module's is not, so that it is for code that is installed and has a version.
 The function is the user's: whatever it does wrong is an error that names its file and line and the
@@ -10,7 +13,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import math
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from workbench.suites import Suite
 
 Function = Callable[[dict[str, Any], str], Any]
+#: What a function of the user's must be, as messages say it.
+SIGNATURE = "def score(sample: dict, output: str) -> float, from 0 to 1"
 
 
 def python(suite: Suite, sample: Sample, output: str) -> Grade:
@@ -110,12 +117,36 @@ def module_source(suite: Suite) -> dict[str, str]:
 
 
 def check_function(suite: Suite) -> str | None:
-    """What is wrong with the user's function before it is called, or None."""
+    """What is wrong with the user's function before it is called, or None.
+
+    A second line is what to do, a third the line of the user's file that is to be mended.
+    """
     try:
-        load(suite)
+        _callable(suite, load(suite))
     except SuiteError as bad:
-        return f"'scorer.function': {bad.what} ({bad.where})"
+        where = bad.where if re.search(r":\d+\Z", bad.where) else ""
+        return f"'scorer.function': {bad.what}\n{bad.fix}\n{where}"
     return None
+
+
+def _callable(suite: Suite, function: Function) -> None:
+    """Can it be called with a sample and an output?
+
+    Raises:
+        SuiteError: it cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except Exception:
+        return  # one written in C says nothing of its arguments
+    try:
+        signature.bind({}, "")
+    except TypeError as bad:
+        raise SuiteError(
+            f"'{_named(suite)}' cannot be called with (sample, output): {bad}",
+            where=_first_line(function),
+            fix=f"write it as: {SIGNATURE}",
+        ) from None
 
 
 def _named(suite: Suite) -> str:
@@ -144,7 +175,7 @@ def _run(source: str, file: str) -> dict[str, Any]:
     except (Exception, SystemExit) as bad:
         lines = [f.lineno for f in traceback.extract_tb(bad.__traceback__) if f.filename == file]
         raise SuiteError(
-            f"the file raises {type(bad).__name__}: {bad}",
+            f"the file raises {type(bad).__name__}: {_words(bad)}",
             where=f"{file}:{lines[-1] if lines else 1}",
             fix="mend that line",
         ) from bad
@@ -162,7 +193,7 @@ def _module(place: str, suite: Suite) -> object:
         return importlib.import_module(place)
     except (Exception, SystemExit) as bad:
         raise SuiteError(
-            f"module '{place}' cannot be imported: {type(bad).__name__}: {bad}",
+            f"module '{place}' cannot be imported: {type(bad).__name__}: {_words(bad)}",
             where=str(suite.path),
             fix="install it beside the workbench, or put the function into a file of the suite",
         ) from bad
