@@ -49,7 +49,7 @@ def collect(context: Context) -> Evidence:
         raise StoreError(
             "the records were planned for another recipe or policy than the run's lock holds",
             where=str(context.run.path),
-            fix=f"workbench run {context.loaded.source} brings them together",
+            fix=f"{context.command} brings them together",
         )
     ids = {step.name: step.id for step in plan.steps}
 
@@ -72,14 +72,14 @@ def collect(context: Context) -> Evidence:
                 raise StoreError(
                     "the rows this record speaks of are gone",
                     where=str(path),
-                    fix=f"workbench run {context.loaded.source} puts them back",
+                    fix=f"{context.command} puts them back",
                 )
             found = read_rows(path)
             if rows_digest(found) != result.rows_digest:
                 raise StoreError(
                     "these rows are not those that were recorded",
                     where=str(path),
-                    fix=f"workbench run {context.loaded.source} puts the recorded ones back",
+                    fix=f"{context.command} puts the recorded ones back",
                 )
             rows[result.suite] = found
         return rows
@@ -163,7 +163,7 @@ def _lost_weights(context: Context, made: Manifest) -> str:
         raise StoreError(
             f"the weights of '{made.variant}' are not those that were judged: {why}",
             where=str(results.root / made.path),
-            fix=f"workbench run {context.loaded.source} makes them again",
+            fix=f"{context.command} makes them again",
         )
     return ""
 
@@ -216,7 +216,7 @@ def report(context: Context) -> Gate:
         raise StoreError(
             f"run '{context.run.name}' has no verdict yet, and a report is about one",
             where=str(context.run.path),
-            fix=f"workbench run {context.loaded.source} goes on to it",
+            fix=f"{context.command} goes on to it",
         )
     evidence = collect(context)
     record = decided(context, evidence)

@@ -392,9 +392,6 @@ def _room(folder: Path, need: int, what: str) -> Finding:
     free = shutil.disk_usage(existing).free
     text = f"disk: {what} need about {need / _GIB:.1f} GiB, {free / _GIB:.1f} GiB free"
     if need > free:
-        raise DiskFull(
-            text,
-            where=str(folder),
-            fix="free some space, or put results or WORKBENCH_ENVS elsewhere",
-        )
+        fix = "free some space, or put results or WORKBENCH_ENVS elsewhere"
+        raise DiskFull(text, where=str(folder), fix=fix)
     return Finding("ok", text)
