@@ -140,7 +140,9 @@ def test_a_server_that_dies_twice_keeps_what_it_answered(workbench: Call, small:
     assert done.returncode == 0, done.stdout + done.stderr
     after = {row["id"]: row for row in rows_of(small)}
     assert len(after) == 40
-    assert all(after[i] == row for i, row in before.items())
+    # Grades came when all were there; of what was asked and answered nothing changed.
+    graded = ("score", "grade", "flags")
+    assert all(after[i][k] == row[k] for i, row in before.items() for k in row if k not in graded)
     assert workbench("run", "recipe.yaml").returncode == 0
 
 
