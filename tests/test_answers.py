@@ -700,8 +700,8 @@ def test_what_a_scorer_needs_goes_with_the_suite(finished: Path, tmp_path: Path)
     items = list(diff(context, "bad", "sentiment", "regressed"))
     suite = context.suites["sentiment"]
     needs = replace(suite, resources={"database.sql": "CREATE TABLE t (a);"})
-    _write(tmp_path / "made", needs, items, "card")
+    _write(tmp_path / "made", needs, items, "card", "about.")
     assert (tmp_path / "made" / "database.sql").read_text() == "CREATE TABLE t (a);"
     for name in ("../up.sql", "/tmp/up.sql", "suite.yaml"):
         with pytest.raises(SuiteError, match="cannot be copied"):
-            _write(tmp_path / name.strip("./"), replace(suite, resources={name: ""}), items, "")
+            _write(tmp_path / name.strip("./"), replace(suite, resources={name: ""}), items, "", "")
