@@ -154,6 +154,7 @@ def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> Non
     (project / "results" / "artifacts").rename(project / "elsewhere")
     regated = workbench("gate", "smoke")
     assert regated.returncode == 10, regated.stderr
+    assert f"artifact of good: {shipped} (it is gone" in " ".join(regated.stdout.split())
     assert decisive(run / "gate.json") == first
     report = workbench("report", "smoke")
     assert report.returncode == 0 and report.stdout.strip() == str(run / "report.html")

@@ -244,9 +244,7 @@ def test_gate_wants_the_recorded_rows_and_weights(workbench: Call, run: Path) ->
     assert (run / "gate.json").read_bytes() == decided
 
     shutil.rmtree(weights.parent)  # a run outlives its artifacts
-    done = workbench("gate")
-    assert done.returncode == 10
-    assert "weights of 'bad' that were judged are gone" in " ".join(done.stdout.split())
+    assert workbench("gate").returncode == 10
 
 
 def test_a_record_without_its_digest_is_named(workbench: Call, run: Path) -> None:

@@ -182,7 +182,7 @@ def _verdict(console: Console, record: Gate, run: Run) -> None:
 
 @app.command()
 def gate(run: RunName = "", results: ResultsOption = None) -> None:
-    """Decide again from the records of a run: no server, no weights."""
+    """Decide again from the records of a run: no server, and no weights need be there."""
     from rich.markup import escape
 
     from workbench import steps

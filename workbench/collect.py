@@ -106,8 +106,8 @@ def collect(context: Context) -> Evidence:
             for kind, record in found.items()
             if record is not None and not is_marked(context.run.published(kind, name))
         )
-        if made and (lost := _lost_weights(context, made)):
-            doubts.append(lost)
+        if made:
+            _same_weights(context, made)
         return VariantEvidence(
             variant=name,
             method=variant.method,
@@ -150,22 +150,21 @@ def collect(context: Context) -> Evidence:
     )
 
 
-def _lost_weights(context: Context, made: Manifest) -> str:
-    """A sentence where the judged weights are no longer there; a run outlives its artifacts.
+def _same_weights(context: Context, made: Manifest) -> None:
+    """Look whether the judged weights are those that lie there; a run outlives its artifacts.
 
     Raises:
         StoreError: they are there and are others.
     """
     results = context.run.results
     if not (results.root / made.path).is_dir():
-        return f"the weights of '{made.variant}' that were judged are gone: {made.path}"
+        return
     if why := flaw(results, "quantize", made.id, made):
         raise StoreError(
             f"the weights of '{made.variant}' are not those that were judged: {why}",
             where=str(results.root / made.path),
             fix=f"{context.command} makes them again",
         )
-    return ""
 
 
 def decided(context: Context, evidence: Evidence) -> Gate:

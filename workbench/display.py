@@ -6,6 +6,7 @@ Reads the run's events; decides nothing. Times are those of this view, from a st
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -159,7 +160,9 @@ def artifact_line(verdict: VariantVerdict, run: Run) -> str:
         return ""
     twin = verdict.lane is not None and verdict.lane.name == "emulated"
     aside = " (its dequantized twin was served; the twin is not what ships)" if twin else ""
-    return f"artifact of {verdict.variant}: {run.results.root / made.path}{aside}"
+    folder = run.results.root / made.path
+    gone = "" if folder.is_dir() else " (it is gone; workbench run makes it again)"
+    return f"artifact of {verdict.variant}: {folder}{gone}{aside}"
 
 
 def own_time(seconds: float, tool_seconds: float) -> str:
@@ -247,6 +250,9 @@ def in_notebook(step: str, events: Path) -> Iterator[None]:
     Nothing is shown outside a notebook, nor where `workbench run` shows the progress itself.
     """
     if "ipykernel" not in sys.modules or DRIVEN in os.environ:
+        if DRIVEN in os.environ:
+            # A kernel that is shut down while it flushes says so with a traceback on our stderr.
+            logging.getLogger("tornado.general").setLevel(logging.CRITICAL)
         yield
         return
     from IPython.display import display
