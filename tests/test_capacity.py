@@ -321,7 +321,7 @@ def test_a_latency_that_memory_cannot_keep_up_with_is_not_priced() -> None:
     both = one(ask(latency=0.6 * 400 * token, **asked))
     assert both.estimate is not None and both.estimate.tp == 2 and both.cards
     text = "\n".join(ask(latency=0.1, **asked).assumptions)
-    assert "300 GB/s x TP), by the NVIDIA L4 data sheet; one token a pass" in text
+    assert "300 GB/s x TP), its published peak; one token a pass" in text
 
 
 def test_a_profile_faster_than_memory_is_not_priced() -> None:
@@ -351,8 +351,8 @@ def test_what_a_token_does_not_read_is_left_out_of_the_bound() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=list(GPUS))
-def test_every_gpu_has_a_bandwidth_and_where_it_is_from(gpu: Named) -> None:
-    assert 300 <= gpu.bandwidth <= 8000 and ("data sheet" in gpu.sheet or "whitepaper" in gpu.sheet)
+def test_every_gpu_has_a_bandwidth(gpu: Named) -> None:
+    assert 300 <= gpu.bandwidth <= 8000
 
 
 # --------------------------------------------------------------------------- rows and footnotes

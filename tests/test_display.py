@@ -1,6 +1,7 @@
 """What a person sees of a run."""
 
 import io
+import logging
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from builders import EMULATED, NATIVE, variant
 from rich.console import Console
 
 from workbench.display import (
+    DRIVEN,
     ProgressLine,
     artifact_line,
     duration,
+    in_notebook,
     own_time,
     plan_table,
     verdict_table,
@@ -104,6 +107,8 @@ def test_the_folder_to_ship_is_named_for_go_alone(tmp_path: Path) -> None:
         )
         return artifact_line(found, run)
 
+    assert "it is gone" in line("GO", NATIVE)
+    (tmp_path / "checkpoint").mkdir()
     assert line("GO", NATIVE) == f"artifact of fp8: {tmp_path / 'checkpoint'}"
     assert "the twin is not what ships" in line("GO", EMULATED)
     assert not line("NO-GO", NATIVE) and not line("GO", NATIVE, "other")
@@ -163,3 +168,20 @@ def test_what_an_event_quotes_moves_no_cursor(tmp_path: Path) -> None:
         events = Events(tmp_path / "events.jsonl", PLAN.steps[0].name)
         events.emit("error", what="id '\x1b[2J\x9b' is wrong")
     assert r"id '\x1b[2J\x9b' is wrong" in out.getvalue()
+
+
+def test_a_kernel_that_is_shut_down_writes_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driven by `run`, a kernel shares its standard error with the user's terminal."""
+    logger = logging.getLogger("tornado.general")
+    before = logger.level
+    try:
+        monkeypatch.delenv(DRIVEN, raising=False)
+        with in_notebook("gate", tmp_path / "events.jsonl"):
+            assert logger.level == before, "a notebook by hand keeps its own logging"
+        monkeypatch.setenv(DRIVEN, "1")
+        with in_notebook("gate", tmp_path / "events.jsonl"):
+            assert not logger.isEnabledFor(logging.ERROR)
+    finally:
+        logger.setLevel(before)

@@ -133,7 +133,7 @@ def _assumptions(
         yield (
             f"impossible: a {given} below the time one request takes at least, which is "
             f"{load.p95_out:,} output tokens x weights read for each / ({entry.bandwidth:,} GB/s "
-            f"x TP), by the {entry.sheet}; one token a pass (no speculative decoding), without "
+            f"x TP), its published peak; one token a pass (no speculative decoding), without "
             "input embeddings and the experts a token does not pass"
         )
     if any(row.engine == "llamacpp" for row in made):

@@ -172,7 +172,8 @@ def evaluate_variant(
                     events.tool(f"ask {name}", seconds)
 
             result = servers.ask(use)
-            _tell_unscored(rows, name, events)
+            if result.failed:
+                _tell_unscored(rows, name, events)
             return result
 
         of_these_weights(folder, made, servers.endpoint.serving.served_digest)

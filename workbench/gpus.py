@@ -3,7 +3,8 @@
 Compute capability from NVIDIA's list (https://developer.nvidia.com/cuda-gpus); for AMD the number
 vLLM's ROCm platform gives an architecture (gfx942 is 9.4). Memory is that of one device as its
 driver reports the total (nvidia-smi, rocm-smi), error correction on where it is by default: less
-than what is sold, and what an engine takes its share of. Bandwidth is the peak of the data sheet.
+than what is sold, and what an engine takes its share of. Bandwidth is the published peak by
+public tables; it was not compared with the vendors' own sheets.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ class Named:
         capability: compute capability.
         mebibytes: memory of one device, as its driver reports the total.
         bandwidth: of that memory at its peak, GB/s (10^9 bytes).
-        sheet: the data sheet the bandwidth comes from.
         source: where the memory comes from.
         platform: ``cuda`` or ``rocm``.
     """
@@ -35,33 +35,23 @@ class Named:
     capability: str
     mebibytes: int
     bandwidth: int
-    sheet: str
     source: str = "nvidia-smi, memory.total"
     platform: Literal["cuda", "rocm"] = "cuda"
 
 
 #: What `--gpu` takes.
 GPUS: dict[str, Named] = {
-    "t4": Named("Tesla T4", "Turing", "7.5", 15360, 320, "NVIDIA T4 data sheet"),
-    "a10": Named("NVIDIA A10", "Ampere", "8.6", 23028, 600, "NVIDIA A10 data sheet"),
-    "a100": Named(
-        "NVIDIA A100-SXM4-80GB", "Ampere", "8.0", 81920, 2039, "NVIDIA A100 data sheet, 80GB SXM"
-    ),
-    "l4": Named("NVIDIA L4", "Ada", "8.9", 23034, 300, "NVIDIA L4 data sheet"),
-    "l40s": Named("NVIDIA L40S", "Ada", "8.9", 46068, 864, "NVIDIA L40S data sheet"),
-    "rtx4090": Named(
-        "NVIDIA GeForce RTX 4090", "Ada", "8.9", 24564, 1008, "NVIDIA Ada architecture whitepaper"
-    ),
-    "h100": Named(
-        "NVIDIA H100 80GB HBM3", "Hopper", "9.0", 81559, 3350, "NVIDIA H100 data sheet, SXM"
-    ),
-    "h200": Named("NVIDIA H200", "Hopper", "9.0", 143771, 4800, "NVIDIA H200 data sheet"),
-    "b200": Named(
-        "NVIDIA B200", "Blackwell", "10.0", 183359, 8000, "NVIDIA Blackwell data sheet, 'up to'"
-    ),
+    "t4": Named("Tesla T4", "Turing", "7.5", 15360, 320),
+    "a10": Named("NVIDIA A10", "Ampere", "8.6", 23028, 600),
+    "a100": Named("NVIDIA A100-SXM4-80GB", "Ampere", "8.0", 81920, 2039),
+    "l4": Named("NVIDIA L4", "Ada", "8.9", 23034, 300),
+    "l40s": Named("NVIDIA L40S", "Ada", "8.9", 46068, 864),
+    "rtx4090": Named("NVIDIA GeForce RTX 4090", "Ada", "8.9", 24564, 1008),
+    "h100": Named("NVIDIA H100 80GB HBM3", "Hopper", "9.0", 81559, 3350),
+    "h200": Named("NVIDIA H200", "Hopper", "9.0", 143771, 4800),
+    "b200": Named("NVIDIA B200", "Blackwell", "10.0", 183359, 8000),
     "mi300x": Named(
         *("AMD Instinct MI300X", "CDNA 3", "9.4", 196592, 5325),
-        "AMD MI300X data sheet, 8,192 bits at 5.2 Gbit/s",
         "rocm-smi, VRAM total",
         platform="rocm",
     ),

@@ -17,7 +17,7 @@ from workbench.errors import StoreError
 from workbench.plan import StepSpec
 from workbench.records import Evaluation, Manifest, Serving
 from workbench.rows import read_rows, rows_digest
-from workbench.store import Run, read_record
+from workbench.store import Run, read_marked
 from workbench.suites import Suite
 
 
@@ -51,9 +51,9 @@ def bring(
     if rows.exists() or not published.is_file():
         return False
     try:
-        before = read_record(published, Evaluation)
+        before = read_marked(published, Evaluation)
     except StoreError:
-        return False  # of another version, or damaged: then all is asked
+        return False  # of another version, damaged or edited: then all is asked
     # How a variant was made and is served: the bytes of its weights alone do not say it.
     asked = run.results.spec_of(published) or {}
     same = (

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from workbench.digest import sha256_bytes, sha256_file
 from workbench.errors import DiskFull, StoreError, did_you_mean
 from workbench.progress import Progress
 
@@ -107,7 +107,7 @@ def _mark(path: Path) -> Path:
 def write_marked(path: Path, record: BaseModel) -> None:
     """Write a record, atomically, with its digest in a hidden file beside it; see `read_marked`."""
     data, mark = dump_record(record), _mark(path)
-    digest = hashlib.sha256(data).hexdigest().encode()
+    digest = sha256_bytes(data).encode()
     if mark.is_file() and mark.read_bytes() != digest:
         mark.unlink()  # first, so that a crash leaves no mark of another record
     write_if_new(path, data)
@@ -124,7 +124,7 @@ def read_marked(path: Path, cls: type[R]) -> R:
     """
     record = read_record(path, cls)
     mark = _mark(path)
-    if mark.is_file() and mark.read_text("ascii", "replace") != _sha256(path):
+    if mark.is_file() and mark.read_text("ascii", "replace") != sha256_file(path):
         raise StoreError(
             "a record was edited since it was written",
             where=str(path),
@@ -136,10 +136,6 @@ def read_marked(path: Path, cls: type[R]) -> R:
 def is_marked(path: Path) -> bool:
     """Whether a record has the digest that `read_marked` compares it with."""
     return _mark(path).is_file()
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _no_number(name: str) -> float:
