@@ -1,22 +1,29 @@
-"""The load against the shipped fake, whose token times are known, and its arithmetic."""
+"""Loads against the shipped fake, whose token times are known: what is measured, kept and told."""
 
 import itertools
 import json
-from collections import Counter
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from test_servers import start
 
-from workbench.client import Completion
+from workbench.arrivals import ClosedLoop, ConstantArrivals, PoissonArrivals, TraceArrivals
 from workbench.errors import ServingFailure
-from workbench.profile import Answers, run_profile, summarize
-from workbench.records import LoadPoint
-from workbench.spec import ProfileSpec, WorkloadSpec
+from workbench.load_records import LoadSummary, Targets
+from workbench.passes import load_name, pass_file, read_pass
+from workbench.profile import LOADS, Inputs, Measured, SuiteLoad, run_profile
+from workbench.profile_spec import ProfileSpec
+from workbench.suite_spec import Sample, SuiteSpec
+from workbench.suites import Suite
+from workbench.traces import TraceRow
+from workbench.workload_spec import Workload
 from workbench.workloads import make_prompts
 
 
@@ -34,75 +41,326 @@ class Words:
         return [sum(map(ord, word)) for word in text.split()]
 
 
-def workload(prompt: int = 24, output: int = 8, name: str = "short") -> WorkloadSpec:
-    return WorkloadSpec(name=name, prompt_tokens=prompt, output_tokens=output)
+def workload(prompt: int = 24, output: int = 8, name: str = "short", **more: Any) -> Workload:
+    return Workload(name=name, prompt_tokens=prompt, output_tokens=output, **more)
 
 
-def profile(
-    folder: Path, faults: dict[str, Any], **spec: Any
-) -> tuple[tuple[LoadPoint, ...], int | None, int | None]:
+def profile(folder: Path, faults: dict[str, Any], **spec: Any) -> Measured:
     settings: dict[str, Any] = {"workloads": (workload(),), "concurrency": (1, 4), "requests": 8}
+    inputs = spec.pop("inputs", Inputs(Bytes()))
     with start(folder, faults) as endpoint:
-        return run_profile(endpoint, ProfileSpec(**(settings | spec)), Bytes())
+        return run_profile(endpoint, ProfileSpec(**(settings | spec)), inputs, folder=folder)
+
+
+def at(load: LoadSummary) -> str:
+    kind = load.arrivals["arrivals"]
+    return f"{load.workload} {load.arrivals.get('concurrency', load.arrivals.get('rate', kind))}"
+
+
+def value(figure: Any) -> float:
+    assert figure.value is not None
+    return float(figure.value)
+
+
+# --------------------------------------------------------------------------- what is measured
 
 
 def test_latencies_are_the_servers(tmp_path: Path) -> None:
-    points, peak, gpu = profile(tmp_path, {"ttft_ms": 60, "itl_ms": 15})
-    assert [(p.workload, p.concurrency) for p in points] == [("short", 1), ("short", 4)]
-    for point in points:
+    found = profile(tmp_path, {"ttft_ms": 60, "itl_ms": 15})
+    assert [(p.workload, p.concurrency) for p in found.points] == [("short", 1), ("short", 4)]
+    for point, load in zip(found.points, found.loads, strict=True):
         assert (point.completed, point.failed, point.errors) == (8, 0, {})
         assert point.ttft_ms_p50 is not None and 59 <= point.ttft_ms_p50 < 110
         assert point.tpot_ms_p50 is not None and 14 <= point.tpot_ms_p50 < 35
-        assert point.ttft_ms_p95 is not None and point.ttft_ms_p95 >= point.ttft_ms_p50
         # 8 requests of 8 tokens over the time they took together.
         assert point.output_tokens_per_s == pytest.approx(64 / point.seconds)
-    one, four = points
+        assert point.ttft_ms_p50 == load.ttft_ms.p50.value
+        assert load.itl_ms.n == 56 and 14 <= value(load.itl_ms.p50) < 35
+        assert load.by_status == {"completed": 8}
+        assert load.client_cpu_seconds is not None and load.client_cpu_seconds < load.seconds
+    one, four = found.points
     assert one.seconds > 2.5 * four.seconds
-    assert peak is not None and 10 << 20 < peak < 1 << 30
-    assert gpu is None
+    assert found.peak_rss is not None and 10 << 20 < found.peak_rss < 1 << 30
+    assert found.peak_gpu is None
 
 
-def test_every_workload_at_every_concurrency_and_progress(tmp_path: Path) -> None:
+def test_server_and_machine_are_sampled_meanwhile(tmp_path: Path) -> None:
+    found = profile(tmp_path, {"ttft_ms": 100, "itl_ms": 100}, concurrency=(4,), requests=16)
+    (used,) = found.loads[0].usage
+    assert used.machine.samples > 2 and used.machine.gpus == ()
+    assert used.engine is not None and used.engine.running is not None
+    assert 2 < used.engine.running.max <= 4
+    assert found.loads[0].quiet.unknown != ()
+
+
+def test_every_workload_under_every_load_and_progress(tmp_path: Path) -> None:
     told: list[tuple[float, float, str]] = []
     spec = ProfileSpec(
-        workloads=(workload(name="a"), workload(50, 3, "b")), concurrency=(2, 1), requests=2
+        workloads=(workload(name="a"), workload(50, 3, "b", concurrency=(3,), requests=3)),
+        concurrency=(2, 1),
+        arrivals=(PoissonArrivals(rate=80),),
+        requests=2,
     )
     with start(tmp_path) as endpoint:
-        points, _, _ = run_profile(
-            endpoint, spec, Bytes(), progress=lambda *what: told.append(what)
+        found = run_profile(
+            endpoint,
+            spec,
+            Inputs(Bytes()),
+            folder=tmp_path,
+            progress=lambda *what: told.append(what),
         )
-    assert [(p.workload, p.concurrency) for p in points] == [("a", 2), ("a", 1), ("b", 2), ("b", 1)]
-    assert told[0] == (0, 4, "a at concurrency 2")
-    assert told[-1][:2] == (4, 4)
+    assert [at(load) for load in found.loads] == ["a 2", "a 1", "a 80.0", "b 3", "b 80.0"]
+    assert [load.requests for load in found.loads] == [2, 2, 2, 3, 3]
+    assert [(p.workload, p.concurrency) for p in found.points] == [("a", 2), ("a", 1), ("b", 3)]
+    assert told[0] == (0, 5, "a x2")
+    assert told[-1][:2] == (5, 5)
+
+
+def test_a_long_pass_is_told_while_it_runs(tmp_path: Path) -> None:
+    told: list[str] = []
+    spec = ProfileSpec(workloads=(workload(),), concurrency=(2,), requests=2)
+    with start(tmp_path, {"ttft_ms": 2500}) as endpoint:
+        run_profile(
+            endpoint,
+            spec,
+            Inputs(Bytes()),
+            folder=tmp_path,
+            progress=lambda _, __, what: told.append(what),
+        )
+    assert "short x2, 2 s" in told
+
+
+def test_an_open_loop_sends_at_its_times_whatever_the_server_does(tmp_path: Path) -> None:
+    found = profile(
+        tmp_path, {"ttft_ms": 300}, concurrency=(), arrivals=(ConstantArrivals(rate=20),)
+    )
+    (load,) = found.loads
+    # Eight requests 50 ms apart, the last answer 300 ms and 8 tokens after the last request.
+    assert 0.6 < load.seconds < 1.5
+    assert value(load.queued_ms.p99) < 100
+    assert found.points == ()
+
+
+def test_repeats_run_back_and_forth_and_give_intervals(tmp_path: Path) -> None:
+    told: list[str] = []
+    spec = ProfileSpec(workloads=(workload(),), concurrency=(1, 2), requests=2, repeats=3)
+    with start(tmp_path) as endpoint:
+        found = run_profile(
+            endpoint,
+            spec,
+            Inputs(Bytes()),
+            folder=tmp_path,
+            progress=lambda _, __, what: told.append(what.split(",")[0]),
+        )
+    passes = [key for key, _ in itertools.groupby(told)]
+    assert passes == ["short x1", "short x2", "short x1", "short x2", "profiled"]
+    for load in found.loads:
+        assert (load.repeats, load.requests, load.resampled) == (3, 6, "repeat")
+        assert len(load.usage) == 3
+        figure = load.output_tokens_per_s
+        assert figure.low is not None and figure.high is not None
+        assert figure.low <= value(figure) <= figure.high
+
+
+def test_a_replayed_trace_keeps_its_times_and_lengths(tmp_path: Path) -> None:
+    rows = tuple(TraceRow(f"t:{i}", i * 0.2, 20 + i, 3 + i) for i in range(4))
+    monday = Workload(name="monday", trace="monday.jsonl")
+    found = profile(
+        tmp_path, {}, workloads=(monday,), inputs=Inputs(Bytes(), traces={"monday": rows})
+    )
+    (load,) = found.loads
+    assert load.arrivals["arrivals"] == "trace"
+    assert (load.requests, load.completed, load.tokens.usage) == (4, 4, 3 + 4 + 5 + 6)
+    assert 0.6 <= load.seconds < 1.5
+
+
+def test_the_highest_rate_is_searched_and_every_rate_is_kept(tmp_path: Path) -> None:
+    found = profile(
+        tmp_path,
+        {"ttft_ms": 20},
+        concurrency=(),
+        highest_rate={"low": 20, "high": 40, "most": 3},
+        targets={"ttft_ms": 15000},
+    )
+    highest = found.highest["short"]
+    assert (highest.outcome, highest.rate) == ("everything meets", 40)
+    assert [at(load) for load in found.loads] == ["short 20.0", "short 40.0"]
+
+
+def test_targets_nothing_can_meet_are_said(tmp_path: Path) -> None:
+    found = profile(
+        tmp_path,
+        {"ttft_ms": 50},
+        concurrency=(2,),
+        highest_rate={"low": 20, "high": 40, "most": 3},
+        targets={"ttft_ms": 1},
+    )
+    highest = found.highest["short"]
+    assert (highest.outcome, highest.rate) == ("nothing meets", None)
+    good = found.loads[0].good
+    assert good is not None and good.count == 0 and good.missed == {"ttft_ms": 8}
+
+
+def test_quality_goodput_counts_right_answers_in_time(tmp_path: Path) -> None:
+    asked = Suite(
+        SuiteSpec.model_validate(
+            {
+                "schema": "workbench.suite/1",
+                "name": "orders",
+                "description": "d",
+                "ask": "generate",
+                "prompt": "{question}",
+                "max_tokens": 6,
+                "scorer": {"name": "exact"},
+                "chat_template": False,
+            }
+        ),
+        tuple(Sample(id=f"s{i}", target="x", question="q") for i in range(4)),
+        "digest",
+        Path("orders"),
+    )
+    inputs = Inputs(
+        Bytes(),
+        suites={
+            "orders": SuiteLoad(
+                asked,
+                lambda sample: list(f"{sample.id}: a question about it".encode()),
+                lambda sample, answer: sample.id != asked.samples[0].id,
+            )
+        },
+    )
+    orders = Workload(name="orders", suite="orders")
+    found = profile(
+        tmp_path,
+        {},
+        workloads=(orders,),
+        concurrency=(2,),
+        targets={"ttft_ms": 5000},
+        inputs=inputs,
+    )
+    (load,) = found.loads
+    assert load.completed + load.by_status.get("truncated", 0) == 8
+    assert load.correct is not None and load.good is not None
+    assert load.good.count == load.completed
+    assert load.correct.missed.get("wrong answer") == 2  # the one sample, asked twice
+    assert load.correct.count == load.good.count - 2
+    # The second round asks the same prompts: a prefix cache would help, and it is said.
+    assert load.seen_before == 4
+
+
+# --------------------------------------------------------------------------- what fails
 
 
 def test_a_server_that_dies_in_the_middle_is_named(tmp_path: Path) -> None:
     # Two for the canary, then warm-up and measured requests.
-    with pytest.raises(ServingFailure, match=r"no request of workload 'short'[\s\S]*died while"):
-        profile(tmp_path, {"die_after": 5})
+    with pytest.raises(ServingFailure, match=r"died"):
+        profile(tmp_path, {"die_after": 7})
 
 
 def test_failed_requests_are_counted_apart(tmp_path: Path) -> None:
     # Requests 1 and 2 are the canary's, 3 and 4 warm up; of 5 to 12 the 5th and the 10th fail.
-    points, _, _ = profile(tmp_path, {"error_every": 5}, concurrency=(1,))
-    assert (points[0].completed, points[0].failed) == (6, 2)
-    assert points[0].errors == {"http 500": 2}
-    assert points[0].output_tokens_per_s == pytest.approx(48 / points[0].seconds)
+    found = profile(tmp_path, {"error_every": 5}, concurrency=(1,))
+    (point,) = found.points
+    assert (point.completed, point.failed) == (6, 2)
+    assert point.errors == {"failed: http 500": 2}
+    assert found.loads[0].by_status == {"completed": 6, "failed": 2}
+    assert point.output_tokens_per_s == pytest.approx(48 / point.seconds)
 
 
 def test_a_refusal_is_a_failure_and_not_a_late_answer(tmp_path: Path) -> None:
-    points, _, _ = profile(tmp_path, {"busy_every": 5}, concurrency=(1,))
-    assert (points[0].completed, points[0].errors) == (6, {"http 503": 2})
+    (point,) = profile(tmp_path, {"busy_every": 5}, concurrency=(1,)).points
+    assert (point.completed, point.errors) == (6, {"refused: http 503": 2})
 
 
 def test_an_answer_that_is_too_short_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(ServingFailure, match="short answer"):
+    with pytest.raises(ServingFailure, match=r"not one of 8 requests[\s\S]*short answer"):
         profile(tmp_path, {"stops_early": True}, workloads=(workload(24, 40),), concurrency=(1,))
 
 
 def test_a_cut_stream_is_never_an_answer(tmp_path: Path) -> None:
-    with pytest.raises(ServingFailure, match=r"stream cut|connection lost"):
+    with pytest.raises(ServingFailure, match=r"not one of 8 requests"):
         profile(tmp_path, {"drop_stream_after": 3}, concurrency=(1,))
+
+
+# --------------------------------------------------------------------------- what is kept
+
+
+def test_an_interrupted_profile_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ServingFailure, match="died"):
+        # Canary 2, warm-up 2, x1 8, warm-up 4: it dies in the load x4.
+        profile(tmp_path, {"die_after": 18})
+    kept = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=1), 0)
+    before = kept.read_bytes()
+    found = profile(tmp_path, {})
+    assert found.resumed == 1
+    assert kept.read_bytes() == before
+    assert [p.completed for p in found.points] == [8, 8]
+
+
+def test_a_damaged_pass_is_measured_again(tmp_path: Path) -> None:
+    profile(tmp_path, {}, concurrency=(1,))
+    kept = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=1), 0)
+    kept.write_bytes(kept.read_bytes()[:-40])
+    assert read_pass(kept) is None
+    found = profile(tmp_path, {}, concurrency=(1,))
+    assert found.resumed == 0 and read_pass(kept) is not None
+
+
+def test_figures_are_the_same_from_the_kept_passes(tmp_path: Path) -> None:
+    first = profile(tmp_path, {"ttft_ms": 20, "itl_ms": 2})
+    again = profile(tmp_path, {})
+    assert again.resumed == 2
+    for one, other in zip(first.loads, again.loads, strict=True):
+        assert other.model_dump() == one.model_dump()
+
+
+def test_names_of_loads_are_distinct_files() -> None:
+    loads = [
+        ClosedLoop(concurrency=8),
+        PoissonArrivals(rate=8),
+        ConstantArrivals(rate=8),
+        TraceArrivals(),
+        TraceArrivals(speed=2),
+    ]
+    names = [pass_file(Path(), "w", load, 0).name for load in loads]
+    assert len(set(names)) == len(loads)
+    assert not any(set(name) & set("/ \\") for name in names)
+    assert load_name(loads[0]) == "x8"
+
+
+# --------------------------------------------------------------------------- the recipe's words
+
+
+def test_a_profile_without_a_load_or_a_target_is_refused() -> None:
+    ok = {"workloads": [workload().model_dump()]}
+    for wrong, said in (
+        ({"concurrency": []}, "has no load"),
+        ({"concurrency": [1, 1]}, "distinct"),
+        ({"arrivals": [{"arrivals": "poisson", "rate": 2}] * 2}, "twice"),
+        ({"highest_rate": {"low": 1, "high": 2}}, "there are none"),
+        ({"highest_rate": {"low": 2, "high": 1}, "targets": {"ttft_ms": 5}}, "not below"),
+        ({"workloads": [{"name": "o", "suite": "orders"}]}, "quality goodput"),
+        ({"arrivals": [{"arrivals": "closed", "concurrency": 3}]}, "arrivals"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            ProfileSpec.model_validate(ok | wrong)
+    ProfileSpec(workloads=(workload(),), concurrency=(), arrivals=(PoissonArrivals(rate=1),))
+    ProfileSpec(workloads=(workload(),), targets=Targets(ttft_ms=5))
+
+
+def test_a_recipe_says_the_same_after_it_was_written_and_read() -> None:
+    spec = ProfileSpec.model_validate(
+        {
+            "workloads": [
+                {"preset": "many-short"},
+                {"preset": "structured-output", "concurrency": [2]},
+                {"name": "x", "prompt_tokens": 4, "output_tokens": 2},
+            ],
+            "arrivals": [{"arrivals": "burst", "size": 3, "gap": 2}],
+        }
+    )
+    assert ProfileSpec.model_validate(json.loads(spec.model_dump_json())) == spec
+    assert spec.most_at_a_time == 128
 
 
 # --------------------------------------------------------------------------- prompts
@@ -131,46 +389,19 @@ def test_prompts_differ_from_their_beginning_and_by_seed() -> None:
     assert len({tuple(ids) for ids in short}) == 100
 
 
-# --------------------------------------------------------------------------- arithmetic
+def test_a_server_that_hangs_ends_at_the_requests_limit(tmp_path: Path) -> None:
+    spec = ProfileSpec(workloads=(workload(),), concurrency=(2,), requests=40, request_seconds=2)
+    stopped: list[str] = []
+    with start(tmp_path, {"ttft_ms": 100, "itl_ms": 20}) as endpoint:
 
+        def stop_once(_: float, __: float, what: str) -> None:
+            if what.startswith("short x2, 2") and not stopped:
+                stopped.append(what)
+                os.kill(endpoint.pid, signal.SIGSTOP)
+                threading.Timer(5.0, os.kill, (endpoint.pid, signal.SIGCONT)).start()
 
-def answer(started: float, first: float, last: float, tokens: int) -> Completion:
-    return Completion("x", "length", 5, tokens, (), started, first, last, (first, last))
-
-
-def test_one_point_by_hand() -> None:
-    answers = Answers(
-        completed=[answer(0.0, 0.1, 0.5, 5), answer(0.0, 0.2, 1.0, 5), answer(0.5, 0.9, 2.0, 5)],
-        errors=Counter({"timeout": 2, "http 500": 1}),
-    )
-    point = summarize(workload(), 3, answers)
-    assert (point.completed, point.failed) == (3, 3)
-    assert point.errors == {"http 500": 1, "timeout": 2}
-    assert point.ttft_ms_p50 == pytest.approx(200)
-    assert point.ttft_ms_p95 == pytest.approx(380)  # linear between 200 and 400
-    assert point.tpot_ms_p50 == pytest.approx(200)  # (1.0 - 0.2) / 4
-    assert point.seconds == 2.0
-    assert point.output_tokens_per_s == pytest.approx(7.5)
-
-
-def test_nothing_completed_is_nothing_and_not_zero() -> None:
-    point = summarize(workload(), 1, Answers(errors=Counter({"timeout": 4})))
-    assert (point.completed, point.failed) == (0, 4)
-    assert point.ttft_ms_p50 is None and point.tpot_ms_p95 is None
-    assert point.output_tokens_per_s is None
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 10), st.floats(0.001, 5), st.floats(0.001, 5)),
-        min_size=1,
-        max_size=30,
-    )
-)
-def test_percentiles_are_numpys(times: list[tuple[float, float, float]]) -> None:
-    answers = Answers(completed=[answer(s, s + f, s + f + g, 9) for s, f, g in times])
-    point = summarize(workload(), 1, answers)
-    ttft = [1000 * ((s + f) - s) for s, f, _ in times]
-    assert point.ttft_ms_p95 == pytest.approx(np.percentile(ttft, 95))
-    assert point.ttft_ms_p50 == pytest.approx(np.median(ttft))
-    json.dumps(point.model_dump())
+        found = run_profile(endpoint, spec, Inputs(Bytes()), folder=tmp_path, progress=stop_once)
+    assert stopped
+    (load,) = found.loads
+    assert load.by_status["timeout"] >= 2 and load.completed > 20
+    assert any("2 s" in why for why in load.by_reason)

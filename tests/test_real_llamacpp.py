@@ -31,16 +31,17 @@ from workbench.dialect import LlamaCppDialect
 from workbench.envs import ensure
 from workbench.errors import ServingFailure
 from workbench.hardware import detect
-from workbench.profile import run_profile
+from workbench.profile import Inputs, run_profile
 from workbench.progress import silent
 from workbench.quantizers import Task, quantizer
 from workbench.questions import Question, common_length
 from workbench.ranking import RANKINGS
 from workbench.servers import Canary, Endpoint, attach, serve
-from workbench.spec import ProfileSpec, Sample, ServeSpec, WorkloadSpec
+from workbench.spec import ProfileSpec, Sample, ServeSpec
 from workbench.support import dtype, lane
 from workbench.tokenizer import Tokenizer
 from workbench.variants import GgufSpec
+from workbench.workload_spec import Workload
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -316,13 +317,14 @@ def test_an_answer_hardly_depends_on_its_neighbours(
     assert "Paris" in alone[0]
 
 
-def test_a_real_profile(endpoint: Endpoint, tokenizer: Tokenizer) -> None:
+def test_a_real_profile(endpoint: Endpoint, tokenizer: Tokenizer, tmp_path: Path) -> None:
     spec = ProfileSpec(
-        workloads=(WorkloadSpec(name="short", prompt_tokens=48, output_tokens=8),),
+        workloads=(Workload(name="short", prompt_tokens=48, output_tokens=8),),
         concurrency=(1, 8),
         requests=8,
     )
-    points, peak, _ = run_profile(endpoint, spec, tokenizer)
+    found = run_profile(endpoint, spec, Inputs(tokenizer), folder=tmp_path)
+    points, peak = found.points, found.peak_rss
     assert [(p.completed, p.failed) for p in points] == [(8, 0), (8, 0)]
     for point in points:
         assert 0 < (point.tpot_ms_p50 or 0) < 5000 and 0 < (point.ttft_ms_p50 or 0) < 60_000

@@ -16,10 +16,11 @@ from real_server import served
 from test_servers import gone
 
 from workbench.client import Client, Completion
-from workbench.profile import run_profile
+from workbench.profile import Inputs, run_profile
 from workbench.servers import Canary, Endpoint, attach
-from workbench.spec import ProfileSpec, ServeSpec, WorkloadSpec
+from workbench.spec import ProfileSpec, ServeSpec
 from workbench.tokenizer import Tokenizer
+from workbench.workload_spec import Workload
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -145,13 +146,14 @@ def test_an_answer_does_not_depend_on_its_neighbours(
     assert "Paris" in alone[0]
 
 
-def test_a_real_profile(endpoint: Endpoint, tokenizer: Tokenizer) -> None:
+def test_a_real_profile(endpoint: Endpoint, tokenizer: Tokenizer, tmp_path: Path) -> None:
     spec = ProfileSpec(
-        workloads=(WorkloadSpec(name="short", prompt_tokens=48, output_tokens=8),),
+        workloads=(Workload(name="short", prompt_tokens=48, output_tokens=8),),
         concurrency=(1, 4),
         requests=4,
     )
-    points, peak, _ = run_profile(endpoint, spec, tokenizer)
+    found = run_profile(endpoint, spec, Inputs(tokenizer), folder=tmp_path)
+    points, peak = found.points, found.peak_rss
     assert [(p.completed, p.failed) for p in points] == [(4, 0), (4, 0)]
     assert all((p.tpot_ms_p50 or 0) > 0 and (p.ttft_ms_p50 or 0) > 0 for p in points)
     assert (peak or 0) > 500 << 20

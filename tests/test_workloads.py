@@ -25,7 +25,6 @@ from workbench.errors import RecipeError
 from workbench.json_schema import complaint
 from workbench.lengths import AnyLength, FixedLength, Length
 from workbench.recipe import load_spec
-from workbench.spec import WorkloadSpec
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.traces import parse_trace
 from workbench.traffic import Ask
@@ -35,7 +34,6 @@ from workbench.workloads import (
     begin_alike,
     make_asks,
     make_prompts,
-    of_recipe,
     sample_keys,
     suite_asks,
     trace_asks,
@@ -132,15 +130,15 @@ def test_output_is_forced_unless_something_else_decides() -> None:
 def test_workloads_of_shipped_recipes_mean_what_they_meant(name: str) -> None:
     recipe = yaml.safe_load((RECIPES / name).read_text())
     for written in (recipe.get("profile") or {}).get("workloads", ()):
-        spec = WorkloadSpec.model_validate(written)
-        now = of_recipe(spec)
-        assert now == Workload.model_validate(written)
+        now = Workload.model_validate(written)
         assert now.forced
-        assert now.tokens_at(1) == spec.prompt_tokens + spec.output_tokens
+        assert now.tokens_at(1) == written["prompt_tokens"] + written["output_tokens"]
         found = asks(now, 12, "7/short/8/0", Bytes())
-        before = make_prompts(Bytes(), count=12, tokens=spec.prompt_tokens, seed="7/short/8/0")
+        before = make_prompts(
+            Bytes(), count=12, tokens=written["prompt_tokens"], seed="7/short/8/0"
+        )
         assert [list(ask.prompt) for ask in found] == before
-        assert {ask.max_tokens for ask in found} == {spec.output_tokens}
+        assert {ask.max_tokens for ask in found} == {written["output_tokens"]}
 
 
 def test_prompts_are_those_of_earlier_versions() -> None:

@@ -31,6 +31,8 @@ from workbench.evidence import (
     pair,
     wrong_weights,
 )
+from workbench.load_records import LoadSummary
+from workbench.quiet import believed
 from workbench.records import Check, CheckStatus, LoadPoint, Profile
 from workbench.spec import PerformanceCheck, QualityCheck, SizeCheck
 
@@ -249,7 +251,8 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     figures: list[float] = []
     requests: list[int] = []
     reference = evidence.reference(variant)
-    for side in (variant, reference) if relative else (variant,):
+    sides = (variant, reference) if relative else (variant,)
+    for side in sides:
         found = _figure(side, check)
         if isinstance(found, Refusal):
             return answer(found.status, found.sentence)
@@ -267,12 +270,27 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     good = value <= limit if lower_is_better else value >= limit
     what = f"{value:.3g} times {_named(variant)}'s" if relative else f"{value:.4g}"
     bound = "at most" if lower_is_better else "at least"
+    loads = [load for side in sides for load in _loads(side, check)]
+    status, noise = believed("PASS" if good else "FAIL", *(load.quiet for load in loads))
+    runs = min((load.repeats for load in loads), default=1)
+    of = "a single run" if runs == 1 else f"{runs} runs"
     return answer(
-        "PASS" if good else "FAIL",
-        f"{what}, where {bound} {limit:.4g} is accepted (a single run of {count} requests)",
+        status,
+        f"{what}, where {bound} {limit:.4g} is accepted ({of}, {count} requests)"
+        + (f"; {noise}" if noise else ""),
         value=value,
         n=count,
     )
+
+
+def _loads(side: VariantEvidence, check: PerformanceCheck) -> list[LoadSummary]:
+    """What is known of the load a check reads, beside its figures; old profiles hold nothing."""
+    load = {"arrivals": "closed", "concurrency": check.concurrency}
+    return [
+        found
+        for found in (side.profile.loads if side.profile else ())
+        if found.workload == check.workload and found.arrivals == load
+    ]
 
 
 def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, float] | Refusal:

@@ -31,6 +31,7 @@ from workbench.store import Results, Run
 from workbench.suite_spec import CADENCES, Cadence
 from workbench.suites import Suite, find_suite, load_suite
 from workbench.tokenizer import Tokenizer
+from workbench.traces import TraceRow, read_trace
 from workbench.variants import AnyVariant
 
 #: What of a hub repository is fetched: no pickle and no code; its card, for licence and base model.
@@ -90,6 +91,46 @@ class Context:
         return found
 
     @cached_property
+    def traces(self) -> dict[str, tuple[TraceRow, ...]]:
+        """The traces that workloads of the recipe replay, by workload.
+
+        Raises:
+            UserError: one is missing or broken.
+        """
+        return {name: read_trace(path) for name, path in self._trace_files.items()}
+
+    @property
+    def _trace_files(self) -> dict[str, Path]:
+        profile, folder = self.loaded.recipe.profile, self.loaded.source.parent
+        found = {}
+        for workload in profile.workloads if profile else ():
+            if workload.trace is not None:
+                path = (folder / Path(workload.trace)).resolve()
+                if not path.is_file():
+                    raise RecipeError(
+                        f"the trace '{workload.trace}' of workload '{workload.name}' is not there",
+                        where=spot(self.loaded.source, "profile.workloads"),
+                        fix=f"looked for {path}: paths are relative to the recipe file",
+                    )
+                found[workload.name] = path
+        return found
+
+    @cached_property
+    def load_suites(self) -> dict[str, Suite]:
+        """The suites that workloads of the recipe ask, by workload.
+
+        Raises:
+            UserError: one is missing or broken.
+        """
+        profile, folder = self.loaded.recipe.profile, self.loaded.project / "eval_suites"
+        return {
+            workload.name: self._suites.get(workload.suite)
+            or load_suite(find_suite(workload.suite, folder))
+            for workload in (profile.workloads if profile else ())
+            if workload.suite is not None
+        }
+
+    @cached_property
     def facts(self) -> Facts:
         """What the world says: checkpoint, machine, locks, suites.
 
@@ -137,6 +178,10 @@ class Context:
             source_digest=source,
             left_out={n: s.spec.cadence for n, s in self._suites.items() if n not in self.suites},
             tasks_digest=folder_digest(tasks) if tasks else None,
+            load_inputs={
+                **{name: sha256_file(path) for name, path in self._trace_files.items()},
+                **{name: suite.digest for name, suite in self.load_suites.items()},
+            },
         )
 
     @property

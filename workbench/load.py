@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workbench.errors import ServingFailure, UserError, WorkbenchError
@@ -32,6 +32,7 @@ __all__ = ["Limits", "Load", "Target", "run_load"]
 
 #: What the client's process may take for its start and to hand over, beside the load's own limit.
 _SPARE_SECONDS = 60.0
+_TOLD_SECONDS = 2.0
 _CHILD = "from workbench.load import child; child()"
 
 
@@ -94,6 +95,7 @@ def run_load(
     limits: Limits | None = None,
     seconds: float | None = None,
     keep_text: bool = False,
+    waiting: Callable[[float], None] | None = None,
 ) -> Load:
     """Send every request and wait for its end.
 
@@ -104,6 +106,7 @@ def run_load(
         limits: of every wait.
         seconds: none is sent later than this, and what was not sent has no outcome; None: all are.
         keep_text: keep the answers' texts.
+        waiting: called every few seconds meanwhile, with the seconds since the start.
 
     Raises:
         UserError: asks that do not fit the kind of loop, or times that are not sorted.
@@ -116,7 +119,7 @@ def run_load(
         [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
-            answer, _ = process.communicate(order, limits.load + _SPARE_SECONDS)
+            answer = _answer(process, order, limits.load + _SPARE_SECONDS, waiting)
         except subprocess.TimeoutExpired:
             raise ServingFailure(
                 f"the load's own process did not end within {limits.load:g} s (load) and "
@@ -136,6 +139,29 @@ def run_load(
     if isinstance(found, WorkbenchError):
         raise found
     return found
+
+
+def _answer(
+    process: subprocess.Popen[bytes],
+    order: bytes,
+    limit: float,
+    waiting: Callable[[float], None] | None,
+) -> bytes:
+    """What the client's process writes, however long it takes; its user is told that it runs."""
+    begun = time.monotonic()
+    given: bytes | None = order
+    while True:
+        left = limit - (time.monotonic() - begun)
+        try:
+            answer, _ = process.communicate(given, min(_TOLD_SECONDS, left) if waiting else left)
+        except subprocess.TimeoutExpired:
+            given = None  # it has the order: the call goes on where it was
+            passed = time.monotonic() - begun
+            if waiting is None or passed >= limit:
+                raise
+            waiting(passed)
+        else:
+            return answer
 
 
 async def send_load(

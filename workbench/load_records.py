@@ -137,6 +137,11 @@ class LoadSummary(Record):
     confidence: float
     seed: int
     quiet: Quiet = Quiet()
+    usage: tuple[Usage, ...] = Field((), description="of server and machine, in each repeat")
+    seen_before: int = Field(
+        0, description="requests that begin with a whole block asked before: a cache may help them"
+    )
+    client_cpu_seconds: float | None = Field(None, description="of the load's own process")
 
 
 class Probe(Record):

@@ -54,7 +54,7 @@ STEP_VERSIONS: dict[str, int] = {
     "quantize": 2,
     "twin": 1,
     "evaluate": 3,
-    "profile": 1,
+    "profile": 2,
     "gate": 1,
 }
 NOTEBOOKS: dict[StepKind, str] = {
@@ -87,6 +87,7 @@ class Facts:
         left_out: suite name -> its cadence, of suites the recipe's cadence leaves out.
         suite_specs: suite name -> its `suite.yaml`; only reasons are made of it.
         tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
+        load_inputs: workload name -> digest of the trace or the suite it asks.
     """
 
     checkpoint: Checkpoint
@@ -98,6 +99,7 @@ class Facts:
     left_out: Mapping[str, str] = field(default_factory=dict)
     suite_specs: Mapping[str, SuiteSpec] = field(default_factory=dict)
     tasks_digest: str | None = None
+    load_inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ def serving_dtype(loaded: Loaded, facts: Facts, engine: str) -> Choice:
 
 def most_at_a_time(recipe: Recipe) -> int:
     """Most requests the recipe sends to one server at a time."""
-    profiled = recipe.profile.concurrency if recipe.profile else ()
-    return max((recipe.evaluate.concurrency, *profiled))
+    profiled = recipe.profile.most_at_a_time if recipe.profile else 1
+    return max(recipe.evaluate.concurrency, profiled)
 
 
 def _options(variant: AnyVariant) -> dict[str, Any]:
@@ -243,8 +245,15 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             },
         )
         if recipe.profile and variant.name not in recipe.replicas:
-            profile = recipe.profile.model_dump(mode="json")
-            add("profile", variant.name, {"served": served, "profile": profile})
+            # A time limit changes no figure of a request that keeps it.
+            profile = recipe.profile.model_dump(mode="json", exclude={"request_seconds"})
+            loads = {
+                "served": served,
+                "profile": profile,
+                "inputs": dict(facts.load_inputs),
+                "tokenizer": source["tokenizer"],
+            }
+            add("profile", variant.name, loads)
     return steps
 
 
@@ -387,8 +396,4 @@ def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | Non
         led = divergence.tokens / (6 * rate) if divergence else 0.0
         return startup + passes * 0.6 * tokens / rate + led, memory
     assert recipe.profile is not None
-    tokens = sum(
-        recipe.profile.requests * w.output_tokens * len(recipe.profile.concurrency)
-        for w in recipe.profile.workloads
-    )
-    return 2.0 * tokens / rate, memory
+    return 2.0 * recipe.profile.answer_tokens / rate, memory

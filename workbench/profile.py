@@ -1,221 +1,393 @@
-"""Measures latency, throughput and memory of a server under a closed loop of equal requests.
+"""Measures latency, throughput and memory of a server, under every load of the recipe.
 
-At each concurrency so many workers send one request after the other. Every prompt has exactly the
-workload's number of tokens, and no two begin alike, so that no cached prefix helps; every answer
-has exactly its number of tokens (`ignore_eos`). Requests before the measured ones warm the server
-up and count nowhere.
+A *pass* is one workload under one load, once: a closed loop of so many workers, or requests that
+arrive by themselves. `workbench.load` sends it from a process of its own, `workbench.watch` samples
+server and machine meanwhile, and `workbench.load_stats` makes the figures. Repeats run through the
+loads forwards and backwards in turn, so that what drifts adds the same to each.
 
-    TTFT  request sent to first token received
-    TPOT  (last token - first token) / (tokens - 1)
+Each load is warmed up once per server: requests of its concurrency with a few tokens to answer,
+which count nowhere. Prompts are drawn anew for every pass, and no two begin alike.
 
-Percentiles (linear interpolation) are over completed requests only; failed ones are counted apart,
-by reason, and never averaged in. Output tokens/s is tokens of completed requests over the time from
-the first request sent to the last answer. The clock is read in `workbench.client`.
+A load that the server refuses or fails at is a recorded point without latencies. A server that
+dies ends the profile; what was measured before is kept in `loads/` and is not measured again.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from workbench.client import Client, Completion, RequestFailed, run_async
+from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals, alternated
 from workbench.errors import ServingFailure
+from workbench.load import Limits, Load, Target, run_load
+from workbench.load_records import HighestRate, LoadSummary
+from workbench.load_stats import Repeat, load_point, meets, summarize
+from workbench.passes import Pass, load_name, pass_file, plain, read_pass, write_pass
+from workbench.profile_spec import ProfileSpec
 from workbench.progress import Progress, silent
+from workbench.quiet import quietness
+from workbench.rate_search import search
 from workbench.records import LoadPoint
 from workbench.servers import Endpoint
-from workbench.spec import ProfileSpec, WorkloadSpec
-from workbench.workloads import Encoder, make_prompts
+from workbench.suite_spec import Sample
+from workbench.suites import Suite
+from workbench.traces import TraceRow
+from workbench.traffic import Ask, Outcome
+from workbench.watch import Watch
+from workbench.workload_spec import Workload
+from workbench.workloads import (
+    Encoder,
+    make_asks,
+    make_prompts,
+    sample_keys,
+    suite_asks,
+    trace_asks,
+)
 
-_SAMPLE_SECONDS = 0.2
-
-
-@dataclass
-class Peak:
-    """Highest memory seen while something ran.
-
-    Attributes:
-        rss: resident bytes of the server's process tree; None: never seen.
-        gpu: used device bytes; None: no GPU.
-        samples: how often it was looked at.
-    """
-
-    rss: int | None = None
-    gpu: int | None = None
-    samples: int = 0
-
-    def look(self, endpoint: Endpoint) -> None:
-        """Look once."""
-        self.samples += 1
-        rss, gpu = endpoint.rss(), endpoint.gpu_bytes()
-        if rss is not None:
-            self.rss = max(self.rss or 0, rss)
-        if gpu is not None:
-            self.gpu = max(self.gpu or 0, gpu)
+#: Folder of the passes, in the step's own.
+LOADS = "loads"
+#: A server's cache keeps whole blocks of so many tokens.
+_BLOCK = 16
+_WARM_TOKENS, _WARM_PROMPT = 4, 64
+#: What a pass may take beyond its requests' own limits.
+_SPARE_SECONDS = 60.0
 
 
-@dataclass
-class Answers:
-    """What came back of one load point.
+@dataclass(frozen=True)
+class SuiteLoad:
+    """A suite whose samples are asked under load.
 
     Attributes:
-        completed: complete answers.
-        errors: reason -> how many requests failed for it.
+        suite: the suite.
+        prompt_of: token ids of a sample's prompt.
+        right: whether an answer to a sample is right.
     """
 
-    completed: list[Completion] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
+    suite: Suite
+    prompt_of: Callable[[Sample], Sequence[int]]
+    right: Callable[[Sample, str], bool]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What workloads are made of.
+
+    Attributes:
+        tokenizer: of the checkpoint; makes prompts of an exact length.
+        traces: workload -> the trace it replays.
+        suites: workload -> the suite it asks.
+    """
+
+    tokenizer: Encoder
+    traces: Mapping[str, Sequence[TraceRow]] = field(default_factory=dict)
+    suites: Mapping[str, SuiteLoad] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a profile found.
+
+    Attributes:
+        loads: one for each workload and load, in the recipe's order, then the rates searched.
+        highest: workload -> the highest rate that met the targets.
+        peak_rss: peak resident bytes of the server's processes; None: never seen.
+        peak_gpu: peak device bytes; None: no GPU.
+        resumed: passes that an earlier attempt had measured.
+    """
+
+    loads: tuple[LoadSummary, ...]
+    highest: dict[str, HighestRate]
+    peak_rss: int | None
+    peak_gpu: int | None
+    resumed: int
+
+    @property
+    def points(self) -> tuple[LoadPoint, ...]:
+        """The closed loops, as the policy's checks read them."""
+        return tuple(load_point(s) for s in self.loads if s.arrivals["arrivals"] == "closed")
 
 
 def run_profile(
     endpoint: Endpoint,
     spec: ProfileSpec,
-    tokenizer: Encoder,
+    inputs: Inputs,
     *,
-    request_seconds: float = 600.0,
+    folder: Path,
     progress: Progress = silent,
-) -> tuple[tuple[LoadPoint, ...], int | None, int | None]:
-    """Measure every workload at every concurrency.
+) -> Measured:
+    """Measure every workload under every load.
 
     Args:
         endpoint: the server.
-        spec: workloads, concurrencies, requests and seed.
-        tokenizer: of the checkpoint; makes prompts of an exact length.
-        request_seconds: time limit of one request.
-        progress: called with load points done, all, and which one runs.
-
-    Returns:
-        One load point for each workload and concurrency in the order written, the peak resident
-        bytes of the server's processes, and the peak device bytes (None without a GPU).
+        spec: workloads, loads, requests, repeats and seed.
+        inputs: what the workloads are made of.
+        folder: of the step; the passes are kept in its `loads/`.
+        progress: called with passes done, all, and which one runs.
 
     Raises:
-        ServingFailure: not one request of a load point was completed.
+        ServingFailure: the server died, or not one request of the whole profile was completed.
+        RecipeError: a trace or a suite cannot be asked.
     """
-    return run_async(lambda: _profile(endpoint, spec, tokenizer, request_seconds, progress))
+    with Watch(endpoint) as watch:
+        profiler = _Profiler(endpoint, spec, inputs, folder / LOADS, watch, progress)
+        loads, highest = profiler.run()
+        peak = watch.peak
+    return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed)
 
 
-async def _profile(
-    endpoint: Endpoint,
-    spec: ProfileSpec,
-    tokenizer: Encoder,
-    request_seconds: float,
-    progress: Progress,
-) -> tuple[tuple[LoadPoint, ...], int | None, int | None]:
-    plan = [(workload, level) for workload in spec.workloads for level in spec.concurrency]
-    points = []
-    async with (
-        # A retry would hide a refusal inside a latency.
-        endpoint.client(request_seconds=request_seconds, retries=0) as client,
-        _watched(endpoint) as peak,
-    ):
-        for number, (workload, level) in enumerate(plan):
-            progress(number, len(plan), f"{workload.name} at concurrency {level}")
-            points.append(await _point(client, workload, level, spec, tokenizer, number))
-        progress(len(plan), len(plan), "profiled")
-    return tuple(points), peak.rss, peak.gpu
-
-
-@contextlib.asynccontextmanager
-async def _watched(endpoint: Endpoint) -> AsyncIterator[Peak]:
-    """Sample memory while the block runs."""
-    peak = Peak()
-
-    async def sample() -> None:
-        while True:
-            # In a thread: reading /proc must not delay the reading of tokens.
-            await asyncio.to_thread(peak.look, endpoint)
-            await asyncio.sleep(_SAMPLE_SECONDS)
-
-    task = asyncio.create_task(sample())
-    try:
-        yield peak
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        peak.look(endpoint)
-
-
-async def _point(
-    client: Client,
-    workload: WorkloadSpec,
-    level: int,
-    spec: ProfileSpec,
-    tokenizer: Encoder,
-    number: int,
-) -> LoadPoint:
-    warm = max(2, level)
-    prompts = make_prompts(
-        tokenizer,
-        count=warm + spec.requests,
-        tokens=workload.prompt_tokens,
-        seed=f"{spec.seed}/{workload.name}/{level}/{number}",
-    )
-    await _ask(client, workload, level, prompts[:warm])
-    answers = await _ask(client, workload, level, prompts[warm:])
-    if not answers.completed:
-        reason, count = answers.errors.most_common(1)[0]
-        raise ServingFailure(
-            f"no request of workload '{workload.name}' at concurrency {level} was completed: "
-            f"{reason} ({count} times)",
-            where=client.base_url,
-            fix="read the server's log, or lower the workload's token counts",
+class _Profiler:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        spec: ProfileSpec,
+        inputs: Inputs,
+        folder: Path,
+        watch: Watch,
+        progress: Progress,
+    ) -> None:
+        self._endpoint, self._spec, self._inputs = endpoint, spec, inputs
+        self._folder, self._watch, self._progress = folder, watch, progress
+        self._target = Target(
+            endpoint.base_url,
+            endpoint.key,
+            endpoint.model,
+            keep_alive=endpoint.serving.engine != "llamacpp",
         )
-    return summarize(workload, level, answers)
+        self._warm: set[tuple[str, str]] = set()
+        self._blocks: set[tuple[int, ...]] = set()
+        self._done = 0
+        plan = [(w, load) for w in spec.workloads for load in spec.loads(w)]
+        self._plan = alternated(plan, spec.repeats)
+        searched = spec.highest_rate.most * len(spec.workloads) if spec.highest_rate else 0
+        self._all = len(self._plan) + searched
+        self.resumed = 0
+
+    def run(self) -> tuple[tuple[LoadSummary, ...], dict[str, HighestRate]]:
+        found: dict[tuple[str, str], list[tuple[Repeat, Pass]]] = defaultdict(list)
+        for repeat, (workload, load) in self._plan:
+            found[workload.name, load_name(load)].append(self._pass(workload, load, repeat))
+        passes = [done for pairs in found.values() for _, done in pairs]
+        if passes and not any(map(_completed, passes)):
+            self._refuse(passes)
+        loads = [
+            self._summary(workload, load, found[workload.name, load_name(load)])
+            for workload in self._spec.workloads
+            for load in self._spec.loads(workload)
+        ]
+        highest = {}
+        for workload in self._spec.workloads if self._spec.highest_rate else ():
+            if workload.trace is None:  # a trace has times of its own
+                highest[workload.name], probed = self._highest(workload)
+                known = [s.arrivals for s in loads if s.workload == workload.name]
+                loads += [summary for summary in probed if summary.arrivals not in known]
+        self._progress(self._all, self._all, "profiled")
+        return tuple(loads), highest
+
+    def _highest(self, workload: Workload) -> tuple[HighestRate, list[LoadSummary]]:
+        """The highest rate of a workload, and every rate that was tried."""
+        rates = self._spec.highest_rate
+        assert rates is not None
+        tried: dict[float, list[tuple[Repeat, Pass]]] = defaultdict(list)
+
+        def probe(rate: float) -> tuple[bool, str]:
+            load = PoissonArrivals(rate=rate)
+            # The answer is tried twice: another repeat, with other prompts and other gaps.
+            tried[rate].append(self._pass(workload, load, len(tried[rate])))
+            return meets(self._summary(workload, load, tried[rate][-1:]), rates.share)
+
+        found = search(probe, rates.low, rates.high, most=rates.most, within=rates.within)
+        return found, [
+            self._summary(workload, PoissonArrivals(rate=rate), passes)
+            for rate, passes in sorted(tried.items())
+        ]
+
+    def _summary(
+        self, workload: Workload, load: AnyArrivals, passes: Sequence[tuple[Repeat, Pass]]
+    ) -> LoadSummary:
+        summary = summarize(
+            [repeat for repeat, _ in passes],
+            workload=workload.name,
+            arrivals=load,
+            targets=self._spec.targets,
+        )
+        usage = tuple(done.usage for _, done in passes)
+        machines = [used.machine for used in usage]
+        steals = [m.steal for m in machines if m.steal is not None]
+        throttled: dict[str, float] = {}
+        for gpu in (gpu for machine in machines for gpu in machine.gpus):
+            for reason, share in gpu.throttled.items():
+                throttled[reason] = max(share, throttled.get(reason, 0.0))
+        others = [o for m in machines for o in m.others or ()]
+        quiet = quietness(
+            baseline=summary.by_repeat if len(passes) > 1 else None,
+            steal=max(steals, default=None),
+            throttled=throttled if any(m.gpus for m in machines) else None,
+            others=None if any(m.others is None for m in machines) else others,
+            queued_ms=summary.queued_ms.p99.value,
+        )
+        return summary.model_copy(
+            update={
+                "quiet": quiet,
+                "usage": usage,
+                "seen_before": sum(done.seen_before for _, done in passes),
+                "client_cpu_seconds": sum(done.client_cpu_seconds for _, done in passes),
+            }
+        )
+
+    def _pass(self, workload: Workload, load: AnyArrivals, repeat: int) -> tuple[Repeat, Pass]:
+        label = f"{workload.name} {load_name(load)}"
+        if self._spec.repeats > 1:
+            label += f", {repeat + 1} of {self._spec.repeats}"
+        self._progress(self._done, self._all, label)
+        path = pass_file(self._folder, workload.name, load, repeat)
+        seed = f"{self._spec.seed}/{workload.name}/{load_name(load)}/{repeat}"
+        asks = self._asks(workload, load, seed)
+        seen = self._seen(asks)
+        done = read_pass(path)
+        if done is not None and len(done.outcomes) == len(asks):
+            self.resumed += 1
+        else:
+            self._warm_up(workload, load)
+            done = self._measure(workload, load, repeat, asks, seen, label)
+            write_pass(path, done)
+        self._done = min(self._done + 1, self._all)
+        outcomes = done.results()
+        return Repeat(asks, outcomes, self._graded(workload, asks, outcomes)), done
+
+    def _measure(
+        self,
+        workload: Workload,
+        load: AnyArrivals,
+        repeat: int,
+        asks: Sequence[Ask],
+        seen: int,
+        label: str,
+    ) -> Pass:
+        self._watch.look()  # what the warm-up did stays out of it
+        sent = self._send(asks, load, keep_text=workload.suite is not None, label=label)
+        if len(sent.completed) < len(asks) and not self._endpoint.alive():
+            raise ServingFailure(
+                f"the server died under the load '{label}', after {len(sent.completed)} of "
+                f"{len(asks)} requests: {_commonest(sent.reasons)}",
+                where=self._endpoint.base_url,
+                fix="read the server's log; the loads measured before are kept. A lighter load, or "
+                "less memory for its KV cache, may help",
+            )
+        return Pass(
+            workload=workload.name,
+            arrivals=load.model_dump(mode="json"),
+            repeat=repeat,
+            seconds=sent.seconds,
+            client_cpu_seconds=sent.cpu_seconds,
+            seen_before=seen,
+            usage=self._watch.between(sent.began, sent.began + sent.seconds),
+            outcomes=tuple(plain(outcome) for outcome in sent.outcomes),
+        )
+
+    def _send(self, asks: Sequence[Ask], load: AnyArrivals, *, keep_text: bool, label: str) -> Load:
+        level = load.concurrency if isinstance(load, ClosedLoop) else None
+        limit = self._spec.request_seconds
+        turns = -(-len(asks) // level) if level else 1
+        last = max((ask.at or 0.0 for ask in asks), default=0.0)
+        begun = self._done
+
+        def waiting(seconds: float) -> None:
+            self._progress(begun, self._all, f"{label}, {seconds:.0f} s")
+
+        return run_load(
+            self._target,
+            asks,
+            concurrency=level,
+            limits=Limits(
+                first_byte=limit,
+                between=limit,
+                request=limit,
+                load=last + turns * limit + _SPARE_SECONDS,
+            ),
+            keep_text=keep_text,
+            waiting=waiting,
+        )
+
+    def _asks(self, workload: Workload, load: AnyArrivals, seed: str) -> list[Ask]:
+        if workload.trace is not None:
+            rows = self._inputs.traces[workload.name]
+            return trace_asks(workload, rows, self._inputs.tokenizer, load, seed=seed)
+        count = self._spec.count(workload)
+        if workload.suite is not None:
+            asked = self._inputs.suites[workload.name]
+            return suite_asks(
+                asked.suite.spec,
+                asked.suite.samples,
+                asked.prompt_of,
+                load,
+                count=count,
+                seed=seed,
+            )
+        return make_asks(workload, self._inputs.tokenizer, load, count=count, seed=seed)
+
+    def _seen(self, asks: Iterable[Ask]) -> int:
+        """How many begin with a whole block that was asked before: a prefix cache may help them."""
+        seen = 0
+        for ask in asks:
+            block = ask.prompt[:_BLOCK]
+            if len(block) == _BLOCK:
+                seen += block in self._blocks
+                self._blocks.add(block)
+        return seen
+
+    def _warm_up(self, workload: Workload, load: AnyArrivals) -> None:
+        """Short answers to prompts of its length, at its concurrency; never its own prompts."""
+        key = (workload.name, load_name(load))
+        if key in self._warm:
+            return
+        self._warm.add(key)
+        level = load.concurrency if isinstance(load, ClosedLoop) else 2
+        length = workload.prompt_tokens
+        prompts = make_prompts(
+            self._inputs.tokenizer,
+            count=max(2, level),
+            tokens=length.quantile(0.5) if length else _WARM_PROMPT,
+            seed=f"warm/{self._spec.seed}/{'/'.join(key)}",
+        )
+        asks = [Ask(i, tuple(ids), _WARM_TOKENS) for i, ids in enumerate(prompts)]
+        warm = ClosedLoop(concurrency=max(2, level))
+        self._send(asks, warm, keep_text=False, label=f"{' '.join(key)}, warm-up")
+
+    def _graded(
+        self, workload: Workload, asks: Sequence[Ask], outcomes: Sequence[Outcome]
+    ) -> dict[str, bool] | None:
+        if workload.suite is None:
+            return None
+        asked = self._inputs.suites[workload.name]
+        samples = {sample.id: sample for sample in asked.suite.samples}
+        of = {ask.number: samples[ask.sample] for ask in asks if ask.sample is not None}
+        keys = sample_keys(asks)
+        return {
+            keys[o.number]: asked.right(of[o.number], o.text)
+            for o in outcomes
+            if o.status == "completed"
+        }
+
+    def _refuse(self, passes: Sequence[Pass]) -> None:
+        failed = [o for done in passes for o in done.results()]
+        reasons: dict[str, int] = defaultdict(int)
+        for outcome in failed:
+            reasons[outcome.reason or outcome.status] += 1
+        raise ServingFailure(
+            f"not one of {len(failed)} requests was completed: {_commonest(reasons)}",
+            where=self._endpoint.base_url,
+            fix="read the server's log, or lower the workloads' token counts",
+        )
 
 
-async def _ask(
-    client: Client, workload: WorkloadSpec, level: int, prompts: Sequence[list[int]]
-) -> Answers:
-    """Send every prompt, `level` at a time, each worker its next one when its last has ended."""
-    waiting = iter(prompts)
-    answers = Answers()
-
-    async def worker() -> None:
-        for prompt in waiting:
-            try:
-                answer = await client.complete(
-                    prompt, max_tokens=workload.output_tokens, ignore_eos=True, stream=True
-                )
-            except RequestFailed as failure:
-                answers.errors[failure.reason] += 1
-                continue
-            if answer.output_tokens != workload.output_tokens:
-                answers.errors["short answer"] += 1
-            else:
-                answers.completed.append(answer)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(level):
-            group.create_task(worker())
-    return answers
+def _completed(done: Pass) -> bool:
+    return any(outcome["status"] == "completed" for outcome in done.outcomes)
 
 
-def summarize(workload: WorkloadSpec, level: int, answers: Answers) -> LoadPoint:
-    """Percentiles and throughput of completed answers; everything None where there are none."""
-    done = answers.completed
-    ttft = [1000 * a.ttft for a in done if a.ttft is not None]
-    tpot = [1000 * a.tpot for a in done if a.tpot is not None]
-    seconds = max(a.last for a in done) - min(a.started for a in done) if done else 0.0
-    tokens = sum(a.output_tokens or 0 for a in done)
-    return LoadPoint(
-        workload=workload.name,
-        concurrency=level,
-        completed=len(done),
-        failed=answers.errors.total(),
-        ttft_ms_p50=_percentile(ttft, 50),
-        ttft_ms_p95=_percentile(ttft, 95),
-        tpot_ms_p50=_percentile(tpot, 50),
-        tpot_ms_p95=_percentile(tpot, 95),
-        output_tokens_per_s=tokens / seconds if seconds > 0 else None,
-        seconds=seconds,
-        errors=dict(sorted(answers.errors.items())),
-    )
-
-
-def _percentile(values: Sequence[float], q: float) -> float | None:
-    import numpy as np
-
-    return float(np.percentile(values, q, method="linear")) if values else None
+def _commonest(reasons: Mapping[str, int]) -> str:
+    if not reasons:
+        return "no reason was told"
+    reason = max(reasons, key=lambda why: reasons[why])
+    return f"{reason} ({reasons[reason]} times)"

@@ -20,6 +20,8 @@ from workbench.evaluation_records import DivergenceStats as DivergenceStats
 from workbench.evaluation_records import DivergenceTrace as DivergenceTrace
 from workbench.evaluation_records import SampleRow as SampleRow
 from workbench.evaluation_records import SuiteResult as SuiteResult
+from workbench.load_records import HighestRate, LoadSummary
+from workbench.memory_records import MemoryStatement
 
 Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
 CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"]
@@ -219,9 +221,18 @@ class Profile(Record):
     variant: str
     inputs: dict[str, str]
     serving: Serving
-    points: tuple[LoadPoint, ...]
+    points: tuple[LoadPoint, ...] = Field(description="closed loops, as the checks read them")
+    loads: tuple[LoadSummary, ...] = Field((), description="every load, with all of its figures")
+    highest_rates: dict[str, HighestRate] = Field(
+        {}, description="workload -> the highest rate that met the targets"
+    )
     peak_memory_bytes: int | None = Field(description="peak RSS of the server's process group")
     peak_gpu_bytes: int | None = Field(None, description="peak used device memory (NVML)")
+    memory: MemoryStatement | None = Field(
+        None, description="estimated, said by the engine and measured; None: see memory_unknown"
+    )
+    memory_unknown: str = Field("", description="why nothing could be estimated")
+    resumed: int = Field(0, description="passes that an earlier attempt had measured")
     seconds: float
 
 

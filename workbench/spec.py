@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec, Unfit
 from workbench.calibration_spec import CalibrationSpec as CalibrationSpec
+from workbench.profile_spec import ProfileSpec as ProfileSpec
 from workbench.suite_spec import SUITE_SCHEMA as SUITE_SCHEMA
 from workbench.suite_spec import Cadence
 from workbench.suite_spec import Sample as Sample
@@ -134,32 +135,6 @@ class EvaluateSpec(Spec):
         return (*self.suites, *(task.task for task in tasks))
 
 
-class WorkloadSpec(Spec):
-    """One shape of request: so many tokens in, so many out, always to the last one."""
-
-    name: Name
-    prompt_tokens: int = Field(ge=1)
-    output_tokens: int = Field(ge=2)
-
-
-class ProfileSpec(Spec):
-    """The latency and memory sweep."""
-
-    workloads: tuple[WorkloadSpec, ...] = Field(min_length=1)
-    concurrency: tuple[int, ...] = Field((1, 8), min_length=1)
-    requests: int = Field(16, ge=2, description="measured requests at each load, warm-up apart")
-    seed: int = 0
-
-    @field_validator("concurrency")
-    @classmethod
-    def _levels(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if any(level < 1 for level in value) or len(set(value)) != len(value):
-            raise Unfit(
-                "concurrency levels are distinct integers of at least 1", "such as [1, 8, 32]"
-            )
-        return value
-
-
 #: How a recipe gets a calibration set.
 _ADD = "add 'calibration: {source: instructions, samples: 128}', or your own JSONL file as source"
 
@@ -203,9 +178,10 @@ class Recipe(Spec):
         _distinct("evaluate.suites entries are", list(self.evaluate.suites))
         _distinct("suites or lm-eval tasks are called", list(self.evaluate.names))
         for w in self.profile.workloads if self.profile else ():
-            if w.prompt_tokens + w.output_tokens > self.serve.max_model_len:
+            needs = w.tokens_at(1.0)
+            if needs is not None and needs > self.serve.max_model_len:
                 raise Unfit(
-                    f"workload '{w.name}' needs {w.prompt_tokens + w.output_tokens} tokens, "
+                    f"workload '{w.name}' needs {needs} tokens, "
                     f"serve.max_model_len is {self.serve.max_model_len}",
                     "make the workload smaller, or raise serve.max_model_len",
                 )

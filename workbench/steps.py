@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, cast
@@ -29,7 +28,7 @@ from workbench.errors import CalibrationError, StoreError, WorkbenchError
 from workbench.evaluating import evaluate_variant, throw_away
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
-from workbench.profile import run_profile
+from workbench.profiling import profile_variant
 from workbench.quantizers import Task, quantizer
 from workbench.records import (
     Calibration,
@@ -40,7 +39,7 @@ from workbench.records import (
     Profile,
     Record,
 )
-from workbench.serving import baseline_manifest, digest_cache, manifest, served
+from workbench.serving import baseline_manifest, digest_cache, manifest
 from workbench.store import (
     RECORD,
     SPEC,
@@ -303,33 +302,14 @@ def profile(context: Context, variant: str = "") -> Profile:
     """Measure latency, throughput and memory of one variant.
 
     Raises:
-        ServingFailure: the server died.
+        ServingFailure: the server died; the loads measured before are kept for the next attempt.
     """
     chosen = context.variant(variant)
     step = context.spec(f"profile:{chosen.name}")
-    events = context.events.of(step.name)
     made = manifest(context, chosen.name)
-    spec = context.loaded.recipe.profile
-    assert spec is not None
 
     def make(folder: Path) -> Profile:
-        with served(context, chosen.name, events) as endpoint:
-            begun = time.monotonic()
-            points, peak, peak_gpu = run_profile(
-                endpoint, spec, context.tokenizer, progress=events.progress
-            )
-            seconds = time.monotonic() - begun
-            events.tool(f"profile {chosen.name}", seconds)
-            return Profile(
-                id=step.id,
-                variant=chosen.name,
-                inputs={"weights": made.weights_digest, "served": endpoint.serving.served_digest},
-                serving=endpoint.serving,
-                points=points,
-                peak_memory_bytes=peak,
-                peak_gpu_bytes=peak_gpu,
-                seconds=seconds,
-            )
+        return profile_variant(context, chosen.name, step, made, folder)
 
     return _once(context, step, Profile, make, of=made)
 

@@ -20,6 +20,7 @@ from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
 from workbench.lmeval import check as check_lm_eval
 from workbench.lmeval_tasks import most_documents
+from workbench.load_findings import load_findings
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
 from workbench.prompts import shows_tools
@@ -58,6 +59,7 @@ def validate(context: Context) -> list[Finding]:
             *_variants(context),
             *_lm_eval(context),
             *_divergence(context),
+            *load_findings(context),
             *_policy(context),
             *_prompts(context),
             *_tools(context),
@@ -252,21 +254,6 @@ def _policy(context: Context) -> list[Finding]:
                     f"{context.facts.left_out[check.suite]}, the recipe's "
                     f"{recipe.evaluate.cadence}): its check can only be MISSING",
                 )
-            )
-    for number, perf in enumerate(policy.performance):
-        profile = recipe.profile
-        loads = (
-            {(w.name, c) for w in profile.workloads for c in profile.concurrency}
-            if profile
-            else set()
-        )
-        if (perf.workload, perf.concurrency) not in loads:
-            have = ", ".join(f"{w}@{c}" for w, c in sorted(loads)) or "nothing"
-            raise RecipeError(
-                f"the policy checks {perf.metric} of workload '{perf.workload}' at concurrency "
-                f"{perf.concurrency}, which the recipe does not profile",
-                where=spot(file, f"performance.{number}"),
-                fix=f"the recipe profiles {have}: name one of these, or add it to 'profile'",
             )
     tiers = [q.tier for q in policy.quality] + [p.tier for p in policy.performance]
     tiers += [s.tier for s in policy.size]

@@ -100,6 +100,9 @@ class Workload(Spec):
     concurrency: tuple[int, ...] | None = Field(
         None, min_length=1, description="levels for this workload in place of the profile's"
     )
+    requests: int | None = Field(
+        None, ge=2, description="measured requests at each load in place of the profile's"
+    )
 
     @model_validator(mode="before")
     @classmethod

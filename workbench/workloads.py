@@ -21,7 +21,6 @@ from workbench.arrivals import AnyArrivals, due_times
 from workbench.digest import sha256_text
 from workbench.errors import RecipeError
 from workbench.lengths import AnyLength
-from workbench.spec import WorkloadSpec
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.traces import TraceRow, prompt_ids
 from workbench.traffic import Ask
@@ -37,11 +36,6 @@ class Encoder(Protocol):
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of a text."""
-
-
-def of_recipe(spec: WorkloadSpec) -> Workload:
-    """A recipe's ``{name, prompt_tokens, output_tokens}`` as a workload that asks the same."""
-    return Workload.model_validate(spec.model_dump())
 
 
 def make_prompts(tokenizer: Encoder, *, count: int, tokens: int, seed: str) -> list[list[int]]:

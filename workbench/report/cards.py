@@ -25,7 +25,7 @@ from workbench.records import (
     Profile,
     Record,
 )
-from workbench.report import calibration, divergence, text
+from workbench.report import calibration, divergence, loads, text
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 _NUMBER = "text-align:right;vertical-align:top;padding:2px 12px 2px 0"
@@ -251,20 +251,6 @@ def _divergence(record: Divergence) -> _Content:
 
 
 def _profile(record: Profile) -> _Content:
-    rows: _Rows = [
-        ["load", "completed", "failed", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95", "tokens/s"]
-    ]
-    for p in record.points:
-        figures = (p.ttft_ms_p50, p.ttft_ms_p95, p.tpot_ms_p50, p.tpot_ms_p95)
-        rows.append(
-            [
-                f"{p.workload} x{p.concurrency}",
-                p.completed,
-                p.failed,
-                *(f"{text.number(v)} ms" if v is not None else text.number(v) for v in figures),
-                text.number(p.output_tokens_per_s),
-            ]
-        )
     serving = record.serving
     facts: list[tuple[str, Any]] = [
         ("engine", f"{serving.engine} {serving.engine_version}"),
@@ -276,7 +262,10 @@ def _profile(record: Profile) -> _Content:
         facts.append(("peak GPU memory", text.megabytes(record.peak_gpu_bytes)))
     if serving.lane.name == "emulated":
         facts.append(("note", "emulated lane: these figures are the twin's, not the variant's"))
-    return _Content(f"Profile of {record.variant}", facts, [rows] if record.points else [])
+    facts += loads.remarks(record)
+    return _Content(
+        f"Profile of {record.variant}", facts, [loads.rows(record.loads)] if record.loads else []
+    )
 
 
 def _gate(record: Gate) -> _Content:

@@ -1,0 +1,91 @@
+"""What came of one pass of a load, kept as a file: every request with every time.
+
+A pass is one workload under one load, once. Its file is written when the pass has ended and is
+whole or not there, so a profile that was interrupted goes on with the passes that are missing, and
+every figure can be made again from the files. Prompts are not in them: the recipe's seed makes
+them again. Answers are, where they were graded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field, ValidationError
+
+from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals, TraceArrivals
+from workbench.base import Record
+from workbench.load_records import Usage
+from workbench.store import write_atomic
+from workbench.traffic import Outcome
+
+_MICRO = 6  # digits of a second; a clock tells no more, and the file stays small
+_TIMES = ("due", "sent", "first_byte", "last_byte")
+
+
+class Pass(Record):
+    """One workload under one load, once. Times are seconds since it began."""
+
+    schema_: Literal["workbench.pass/1"] = Field("workbench.pass/1", alias="schema")
+    workload: str
+    arrivals: dict[str, Any]
+    repeat: int
+    seconds: float
+    client_cpu_seconds: float = Field(description="near `seconds` the client could not keep up")
+    seen_before: int = Field(description="requests that begin with a block asked earlier")
+    usage: Usage
+    outcomes: tuple[dict[str, Any], ...]
+
+    def results(self) -> list[Outcome]:
+        """The outcomes as the sums take them."""
+        return [Outcome(**outcome) for outcome in self.outcomes]
+
+
+def plain(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as plain values, times to the microsecond."""
+    found = dataclasses.asdict(outcome)
+    for name in _TIMES:
+        if found[name] is not None:
+            found[name] = round(found[name], _MICRO)
+    found["token_times"] = [round(at, _MICRO) for at in outcome.token_times]
+    return found
+
+
+def load_name(arrivals: AnyArrivals) -> str:
+    """A load in a few characters: ``x8``, ``poisson 2.5/s``, ``burst 20 every 5 s``, ``replay``."""
+    if isinstance(arrivals, ClosedLoop):
+        return f"x{arrivals.concurrency}"
+    if isinstance(arrivals, TraceArrivals):
+        return "replay" if arrivals.speed == 1 else f"replay {arrivals.speed:g} times as fast"
+    if arrivals.arrivals == "burst":
+        return f"burst {arrivals.size} every {arrivals.gap:g} s"
+    kind = "poisson" if isinstance(arrivals, PoissonArrivals) else "constant"
+    return f"{kind} {arrivals.rate:g}/s"
+
+
+def pass_file(folder: Path, workload: str, arrivals: AnyArrivals, repeat: int) -> Path:
+    """Where a pass is kept."""
+    load = load_name(arrivals).replace("/s", " per s").replace(" ", "-")
+    return folder / f"{workload}.{load}.{repeat}.json"
+
+
+def read_pass(path: Path) -> Pass | None:
+    """A pass that was kept; None where there is none, or its file is damaged: it is made again."""
+    try:
+        found = Pass.model_validate(orjson.loads(path.read_bytes()))
+        found.results()
+    except (OSError, ValueError, TypeError, ValidationError):
+        return None
+    return found
+
+
+def write_pass(path: Path, made: Pass) -> None:
+    """Keep a pass.
+
+    Raises:
+        DiskFull: no space is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, orjson.dumps(made.model_dump(mode="json", by_alias=True)))

@@ -1,0 +1,132 @@
+"""What a recipe's `profile` says: which workloads, under which loads, how often. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from workbench.arrivals import (
+    AnyArrivals,
+    BurstArrivals,
+    ClosedLoop,
+    ConstantArrivals,
+    PoissonArrivals,
+    TraceArrivals,
+)
+from workbench.base import Spec, Unfit
+from workbench.load_records import Targets
+from workbench.workload_spec import Workload
+
+#: Tokens of an answer of a trace or a suite, where an estimate is all that is wanted.
+_UNKNOWN = 64
+
+OpenArrivals = Annotated[
+    PoissonArrivals | ConstantArrivals | BurstArrivals | TraceArrivals,
+    Field(discriminator="arrivals"),
+]
+
+
+class RateSpec(Spec):
+    """The search for the highest rate of independent users that still meets the targets."""
+
+    low: float = Field(gt=0, le=1e6, description="requests/s, the lowest tried")
+    high: float = Field(gt=0, le=1e6, description="requests/s, the highest tried")
+    share: float = Field(0.99, gt=0, le=1, description="of all requests that must be in time")
+    most: int = Field(8, ge=3, le=64, description="rates tried at most")
+    within: float = Field(0.1, gt=0, lt=1, description="relative width it stops at")
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.low >= self.high:
+            raise Unfit(f"'low' {self.low:g} is not below 'high' {self.high:g}", "swap them")
+        return self
+
+
+class ProfileSpec(Spec):
+    """The latency and memory sweep: every workload under every load."""
+
+    workloads: tuple[Workload, ...] = Field(min_length=1)
+    concurrency: tuple[int, ...] = Field((1, 8), description="closed loops: so many at a time")
+    arrivals: tuple[OpenArrivals, ...] = Field((), description="open loops, beside the closed ones")
+    highest_rate: RateSpec | None = Field(None, description="search it for every workload")
+    requests: int = Field(16, ge=2, description="measured requests at each load, warm-up apart")
+    repeats: int = Field(1, ge=1, le=100, description="how often every load is measured")
+    targets: Targets | None = Field(None, description="latencies a request must keep to be good")
+    request_seconds: float = Field(600, gt=0, le=86400, description="time limit of one request")
+    seed: int = 0
+
+    @field_validator("concurrency")
+    @classmethod
+    def _levels(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(level < 1 for level in value) or len(set(value)) != len(value):
+            raise Unfit(
+                "concurrency levels are distinct integers of at least 1", "such as [1, 8, 32]"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _loads(self) -> Self:
+        twice = [a for i, a in enumerate(self.arrivals) if a in self.arrivals[:i]]
+        if twice:
+            raise Unfit("an entry of 'arrivals' is there twice", "remove one of them")
+        for workload in self.workloads:
+            if not self.loads(workload) and self.highest_rate is None:
+                raise Unfit(
+                    f"workload '{workload.name}' has no load",
+                    "give 'concurrency: [1, 8]', or an entry of 'arrivals' that fits it",
+                )
+            if workload.suite is not None and self.targets is None:
+                raise Unfit(
+                    f"workload '{workload.name}' asks a suite, and its quality goodput is of right "
+                    "answers in time",
+                    "add 'targets: {ttft_ms: 500, tpot_ms: 50}'",
+                )
+        if self.highest_rate is not None and self.targets is None:
+            raise Unfit(
+                "'highest_rate' is the highest that meets the targets, and there are none",
+                "add 'targets: {ttft_ms: 500, tpot_ms: 50}'",
+            )
+        return self
+
+    def loads(self, workload: Workload) -> tuple[AnyArrivals, ...]:
+        """The loads a workload is measured under, in order: closed loops, then open ones.
+
+        A trace is replayed at its own times, or as fast as the `trace` entries of `arrivals` say;
+        no other workload has times to replay.
+        """
+        replays = tuple(a for a in self.arrivals if isinstance(a, TraceArrivals))
+        if workload.trace is not None:
+            return replays or (TraceArrivals(),)
+        levels = workload.concurrency if workload.concurrency is not None else self.concurrency
+        others = tuple(a for a in self.arrivals if not isinstance(a, TraceArrivals))
+        return (*(ClosedLoop(concurrency=level) for level in levels), *others)
+
+    def count(self, workload: Workload) -> int:
+        """Measured requests of a workload at one load; a trace has its own number of them."""
+        return workload.requests or self.requests
+
+    @property
+    def answer_tokens(self) -> float:
+        """About how many tokens all answers have together, warm-up left out."""
+        tokens = 0.0
+        for workload in self.workloads:
+            passes = self.repeats * len(self.loads(workload))
+            if self.highest_rate is not None and workload.trace is None:
+                passes += self.highest_rate.most
+            length = workload.output_tokens
+            tokens += passes * self.count(workload) * (length.quantile(0.5) if length else _UNKNOWN)
+        return tokens
+
+    @property
+    def most_at_a_time(self) -> int:
+        """The highest concurrency of a closed loop; open loops have no limit of their own."""
+        return max(
+            (
+                load.concurrency
+                for workload in self.workloads
+                for load in self.loads(workload)
+                if isinstance(load, ClosedLoop)
+            ),
+            default=1,
+        )

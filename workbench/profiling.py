@@ -1,0 +1,101 @@
+"""The profile step: from a run to what its workloads are made of, and to the record.
+
+Traces and suites that a workload names are read here; the load itself is `workbench.profile`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from workbench.context import Context
+from workbench.errors import UserError
+from workbench.memory import stated
+from workbench.plan import StepSpec
+from workbench.profile import Inputs, SuiteLoad, run_profile
+from workbench.prompts import render_prompt
+from workbench.records import Manifest, Profile
+from workbench.scorers import grade
+from workbench.serving import served
+from workbench.suite_spec import Sample
+from workbench.suites import Suite
+from workbench.weights import read_model
+
+
+def profile_variant(
+    context: Context, variant: str, step: StepSpec, made: Manifest, folder: Path
+) -> Profile:
+    """Put every load of the recipe on a variant's server.
+
+    Args:
+        context: the run.
+        variant: its name.
+        step: whose record it is.
+        made: the variant's manifest.
+        folder: of the step; passes that are in it are not measured again.
+
+    Raises:
+        ServingFailure: the server died, or answered nothing.
+        UserError: a trace or a suite cannot be read or asked.
+    """
+    spec = context.loaded.recipe.profile
+    assert spec is not None
+    events = context.events.of(step.name)
+    inputs = load_inputs(context)
+    with served(context, variant, events) as endpoint:
+        begun = time.monotonic()
+        found = run_profile(endpoint, spec, inputs, folder=folder, progress=events.progress)
+        seconds = time.monotonic() - begun
+        events.tool(f"profile {variant}", seconds)
+    record = Profile(
+        id=step.id,
+        variant=variant,
+        inputs={"weights": made.weights_digest, "served": endpoint.serving.served_digest},
+        serving=endpoint.serving,
+        points=found.points,
+        loads=found.loads,
+        highest_rates=found.highest,
+        peak_memory_bytes=found.peak_rss,
+        peak_gpu_bytes=found.peak_gpu,
+        resumed=found.resumed,
+        seconds=seconds,
+    )
+    try:
+        model = read_model(context.run.results.root / endpoint.serving.served_path)
+        memory = stated(record, model, context.facts.hardware, longest(context))
+    except UserError as error:  # an architecture whose cache nobody can tell is served all the same
+        return record.model_copy(update={"memory_unknown": error.what})
+    return record.model_copy(update={"memory": memory})
+
+
+def longest(context: Context) -> int:
+    """Tokens of a long request of the recipe: the largest P95 of its workloads' lengths."""
+    spec = context.loaded.recipe.profile
+    assert spec is not None
+    found = [tokens for w in spec.workloads if (tokens := w.tokens_at(0.95)) is not None]
+    return max(found, default=context.loaded.recipe.serve.max_model_len)
+
+
+def load_inputs(context: Context) -> Inputs:
+    """What the recipe's workloads are made of.
+
+    Raises:
+        UserError: a trace or a suite is missing or broken.
+    """
+    return Inputs(
+        context.tokenizer,
+        context.traces,
+        {name: _suite_load(context, suite) for name, suite in context.load_suites.items()},
+    )
+
+
+def _suite_load(context: Context, suite: Suite) -> SuiteLoad:
+    tokenizer = context.tokenizer
+
+    def prompt_of(sample: Sample) -> list[int]:
+        return tokenizer.encode(render_prompt(suite.spec, sample, tokenizer), False)
+
+    def right(sample: Sample, answer: str) -> bool:
+        return grade(suite, sample, answer).score == 1
+
+    return SuiteLoad(suite, prompt_of, right)

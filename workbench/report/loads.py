@@ -1,0 +1,109 @@
+"""A profile's loads as rows: what was asked, what came of it, and how sure that is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from workbench.arrivals import AnyArrivals, Arrivals
+from workbench.load_records import Figure, HighestRate, LoadSummary
+from workbench.memory import MemoryStatement
+from workbench.passes import load_name
+from workbench.records import Profile
+from workbench.report import text
+
+_ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
+
+
+def said_load(load: LoadSummary) -> str:
+    """Workload and load in a few characters: ``short x8``."""
+    return f"{load.workload} {load_name(_ARRIVALS.validate_python(load.arrivals))}"
+
+
+def rows(loads: Sequence[LoadSummary]) -> list[list[Any]]:
+    """One row for each load. Latencies in ms and of completed requests only."""
+    head = ["load", "requests", "not completed", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95"]
+    head += ["tokens/s", "in time"]
+    return [
+        head,
+        *(
+            [
+                said_load(load),
+                load.requests,
+                ", ".join(
+                    f"{count} {status}"
+                    for status, count in load.by_status.items()
+                    if status != "completed"
+                )
+                or "none",
+                _ms(load.ttft_ms.p50),
+                _ms(load.ttft_ms.p95),
+                _ms(load.tpot_ms.p50),
+                _ms(load.tpot_ms.p95),
+                _between(load.output_tokens_per_s, ""),
+                _in_time(load),
+            ]
+            for load in loads
+        ),
+    ]
+
+
+def remarks(record: Profile) -> Iterator[tuple[str, str]]:
+    """What stands beside the figures: queues that grew, a machine that was not quiet, memory."""
+    for load in record.loads:
+        name = said_load(load)
+        if load.saturation.verdict in ("growing", "refusing"):
+            yield name, load.saturation.sentence
+        if load.quiet.marked:
+            yield name, "not quiet: " + "; ".join(load.quiet.reasons)
+        if load.tokens.difference or load.tokens.without_usage:
+            yield (
+                name,
+                f"tokens: {load.tokens.usage} by the server's usage, {load.tokens.chunks} chunks; "
+                f"{load.tokens.without_usage} answers without usage",
+            )
+    for workload, found in record.highest_rates.items():
+        yield f"highest rate of {workload}", _rate(found)
+    if record.memory is not None:
+        yield "KV cache", _memory(record.memory)
+    elif record.memory_unknown:
+        yield "KV cache", f"not estimated: {record.memory_unknown}"
+
+
+def _rate(found: HighestRate) -> str:
+    return found.sentence
+
+
+def _memory(said: MemoryStatement) -> str:
+    estimated = f"{said.estimate.kv_tokens:,} tokens estimated"
+    if said.kv_tokens is None:
+        return f"{estimated}, the engine does not say"
+    length = said.estimate.length
+    return (
+        f"{said.kv_tokens:,} tokens by the engine's log, {estimated}: "
+        f"{said.kv_tokens // max(1, length):,} requests of {length:,} tokens at a time"
+    )
+
+
+def _ms(figure: Figure) -> str:
+    return _between(figure, " ms")
+
+
+def _between(figure: Figure, unit: str) -> str:
+    if figure.value is None:
+        return text.number(None)
+    if figure.low is None or figure.high is None:
+        return f"{text.number(figure.value)}{unit}"
+    low, high = text.number(figure.low), text.number(figure.high)
+    return f"{text.number(figure.value)} [{low}, {high}]{unit}"
+
+
+def _in_time(load: LoadSummary) -> str:
+    if load.good is None:
+        return "no targets"
+    said = f"{load.good.count} of {load.requests}"
+    if load.correct is not None:
+        said += f"; {load.correct.count} also right"
+    return said
