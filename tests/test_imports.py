@@ -48,6 +48,7 @@ PURE = (
     "quiet",
     "load_request",
     "load_stream",
+    "engine_metrics",
 )
 IMPURE = {"subprocess", "socket", "aiohttp", "httpx", "requests", "torch", "time", "psutil"}
 HEAVY = (

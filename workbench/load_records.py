@@ -159,3 +159,66 @@ class HighestRate(Record):
     rate: float | None = Field(description="highest that met them with none below that did not")
     sentence: str
     probes: tuple[Probe, ...] = Field(description="in the order they were tried")
+
+
+class Level(Record):
+    """What the samples of a gauge said, each sample counting alike."""
+
+    mean: float
+    max: float
+
+
+class Clock(Record):
+    """What the samples of a clock said: a card that was slowed down shows in the lowest."""
+
+    min: float
+    mean: float
+    max: float
+
+
+class EngineUse(Record):
+    """What the server itself said on `/metrics`; None: it did not."""
+
+    samples: int = Field(description="readings within the interval; gauges are of these alone")
+    running: Level | None = Field(None, description="requests the engine works on")
+    waiting: Level | None = Field(None, description="requests it has queued")
+    kv_cache_share: Level | None = Field(None, description="of its KV cache in use, 0 to 1")
+    preemptions: int | None = None
+    prefix_cache_hit_rate: float | None = Field(
+        None, description="tokens found / tokens looked up; None: nothing was looked up, or untold"
+    )
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class GpuUse(Record):
+    """One device, whoever used it; None: NVML does not tell."""
+
+    memory_bytes: int | None = Field(None, description="the most that was used")
+    utilization: Level | None = Field(None, description="share of time a kernel ran, 0 to 1")
+    power_w: Level | None = None
+    clock_mhz: Clock | None = Field(None, description="of the SMs")
+    throttled: dict[str, float] | None = Field(
+        None, description="NVML's reason -> share of samples that showed it; empty: none did"
+    )
+
+
+class MachineUse(Record):
+    """The server's processes, and the machine they ran on."""
+
+    samples: int = Field(description="looks within the interval; levels are of these alone")
+    rss_bytes: Level | None = Field(None, description="None: not one look found a process")
+    cpu_cores: float | None = Field(None, description="mean cores the server's processes used")
+    steal: float | None = Field(None, description="share of all CPU time the hypervisor took")
+    gpus: tuple[GpuUse, ...] = ()
+    others: tuple[str, ...] | None = Field(
+        None, description="processes on the GPUs that are not the server's; None: cannot be told"
+    )
+
+
+class Usage(Record):
+    """What a server and its machine did between two times."""
+
+    seconds: float
+    engine: EngineUse | None = Field(description="None: it has no `/metrics`, or was gone")
+    machine: MachineUse

@@ -99,6 +99,7 @@ class App:
         self._asked = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self._running = 0
 
     def application(self) -> web.Application:
         """The application to run."""
@@ -115,13 +116,13 @@ class App:
         return web.Response(status=503 if self._faults.never_ready else 200)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Counters under vLLM's names."""
-        label = f'{{model_name="{self._model}"}}'
+        """What it did and does, under vLLM's names: it queues nobody and has no cache."""
+        label = f'{{engine="0",model_name="{self._model}"}}'
         return web.Response(
             text=(
                 f"vllm:prompt_tokens_total{label} {self._prompt_tokens}\n"
                 f"vllm:generation_tokens_total{label} {self._output_tokens}\n"
-                f"vllm:num_requests_running{label} 0\n"
+                f"vllm:num_requests_running{label} {self._running}\n"
                 f"vllm:num_requests_waiting{label} 0\n"
                 f"vllm:kv_cache_usage_perc{label} 0\n"
                 f"vllm:num_preemptions_total{label} 0\n"
@@ -161,9 +162,13 @@ class App:
             faults.busy_every and self._asked % faults.busy_every == 0
         ):
             return web.json_response({"error": "try again"}, status=503)
-        if request.path == tool_calls.PATH:
-            return await self._call_tools(body)
-        return await self._complete(request, body)
+        self._running += 1
+        try:
+            if request.path == tool_calls.PATH:
+                return await self._call_tools(body)
+            return await self._complete(request, body)
+        finally:
+            self._running -= 1
 
     def _die(self) -> None:
         if self._deaths is not None:
@@ -199,7 +204,6 @@ class App:
         limit = int(body.get("max_tokens", 16))
         pieces, finish = self._pieces(prompt, body, limit)
         self._prompt_tokens += count
-        self._output_tokens += len(pieces)
         usage = {
             "prompt_tokens": count,
             "completion_tokens": len(pieces),
@@ -210,6 +214,7 @@ class App:
         if limit:
             pause = self._faults.ttft_ms + self._faults.itl_ms * max(0, len(pieces) - 1)
             await asyncio.sleep(pause / 1000)
+        self._output_tokens += len(pieces)
         text = (prompt if body.get("echo") else "") + "".join(pieces)
         choice: dict[str, Any] = {
             "index": 0,
@@ -270,6 +275,7 @@ class App:
         for i, piece in enumerate(pieces):
             await asyncio.sleep((self._faults.itl_ms if i else self._faults.ttft_ms) / 1000)
             last = i + 1 == len(pieces)
+            self._output_tokens += 1
             await send(
                 {
                     "choices": [
