@@ -210,7 +210,7 @@ def test_quality_goodput_counts_right_answers_in_time(tmp_path: Path) -> None:
                 "description": "d",
                 "ask": "generate",
                 "prompt": "{question}",
-                "max_tokens": 6,
+                "max_tokens": 200,
                 "scorer": {"name": "exact"},
                 "chat_template": False,
             }

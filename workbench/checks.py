@@ -273,10 +273,10 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     loads = [load for side in sides for load in _loads(side, check)]
     status, noise = believed("PASS" if good else "FAIL", *(load.quiet for load in loads))
     runs = min((load.repeats for load in loads), default=1)
-    of = "a single run" if runs == 1 else f"{runs} runs"
+    of = "a single run" if runs == 1 else f"{runs} runs with a total"
     return answer(
         status,
-        f"{what}, where {bound} {limit:.4g} is accepted ({of}, {count} requests)"
+        f"{what}, where {bound} {limit:.4g} is accepted ({of} of {count} requests)"
         + (f"; {noise}" if noise else ""),
         value=value,
         n=count,

@@ -217,13 +217,14 @@ class _Profiler:
         steals = [m.steal for m in machines if m.steal is not None]
         throttled: dict[str, float] = {}
         for gpu in (gpu for machine in machines for gpu in machine.gpus):
-            for reason, share in gpu.throttled.items():
+            for reason, share in (gpu.throttled or {}).items():
                 throttled[reason] = max(share, throttled.get(reason, 0.0))
+        told = any(g.throttled is not None for m in machines for g in m.gpus)
         others = [o for m in machines for o in m.others or ()]
         quiet = quietness(
             baseline=summary.by_repeat if len(passes) > 1 else None,
             steal=max(steals, default=None),
-            throttled=throttled if any(m.gpus for m in machines) else None,
+            throttled=throttled if told else None,
             others=None if any(m.others is None for m in machines) else others,
             queued_ms=summary.queued_ms.p99.value,
         )
