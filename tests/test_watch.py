@@ -145,7 +145,15 @@ def test_an_answer_that_is_no_http_or_far_too_long_is_none(monkeypatch: pytest.M
             link = MetricsLink(server.url, "")
             assert link.ask() is None
             link.close()
-    assert MetricsLink("https://127.0.0.1:9", "").ask() is None
+
+
+def test_what_is_not_http_is_not_asked() -> None:
+    with serving(lambda h: h.say(IDLE)) as server:
+        link = MetricsLink(server.url.replace("http:", "https:"), "secret")
+        assert link.ask() is None
+        link.close()
+    # The key was not sent in the clear to where it should go encrypted.
+    assert server.connections == 0
 
 
 @pytest.mark.timeout(30)
