@@ -100,8 +100,8 @@ def theirs(
     endpoint: Endpoint, python: str, prompts: Sequence[str], options: argparse.Namespace
 ) -> float:
     """Output tokens/s that vLLM's benchmark client reports."""
-    level = options.concurrency
-    found = bench(python, endpoint, DEMO, prompts, options.tokens, max_concurrency=level)
+    level, tokens = options.concurrency, [options.tokens] * len(prompts)
+    found = bench(python, endpoint, DEMO, prompts, tokens, max_concurrency=level)
     return float(found["output_throughput"])
 
 

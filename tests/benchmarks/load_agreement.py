@@ -5,10 +5,12 @@ One vLLM server, the demo checkpoint, in turn: workbench, vLLM, then vLLM, workb
     .venv/bin/python tests/benchmarks/load_agreement.py [--rounds 3] [--requests 64] [--rate 0.8]
 
 Both ask the completions route with the same token ids in the same order, greedily, for answers of
-one exact length; the prompts of a round begin like none before, and the server has no prefix cache.
-Both warm up at the same level right before their clock begins. In the open loop both send at the
-same times: those of the Poisson process that vLLM draws from its seed (`--burstiness 1`). Without
-that the two loads would differ by more than what is looked for.
+the same exact lengths, in each round again; no two prompts of a load begin alike, and the server
+has no prefix cache. Lengths vary by a half to either side: of equal ones a closed loop's requests
+would all end and begin together, and which of them share a step of the server, so the median TTFT,
+would hang on a few hundred microseconds between the sends. Both clients warm up right before their
+clock begins. In the open loop both send at the same times: those of the Poisson process that vLLM
+draws from its seed (`--burstiness 1`), for two draws would differ by more than what is looked for.
 
 What a client reports is compared as it is, with one exception. The definitions differ in this:
 
@@ -94,7 +96,6 @@ class Same:
 
     endpoint: Endpoint
     python: str
-    tokens: int
     point: Point
     asks: Sequence[Ask]
     warm: Sequence[Ask]
@@ -114,7 +115,7 @@ def ours(same: Same) -> tuple[Figures, int]:
     arrivals = ClosedLoop(concurrency=level) if level else PoissonArrivals(rate=same.point.rate)
     found = summarize([Repeat(asks, load.outcomes)], workload="agreement", arrivals=arrivals)
     tokens = found.tokens
-    if found.completed != len(asks) or tokens.usage != len(asks) * same.tokens:
+    if found.completed != len(asks) or tokens.usage != sum(ask.max_tokens for ask in asks):
         sys.exit(f"completed {found.completed}, {tokens.usage} tokens; {found.by_reason}")
     if tokens.prompts_differ:
         sys.exit(f"the server counts {tokens.prompts_differ} prompts otherwise than they were sent")
@@ -144,7 +145,7 @@ def theirs(same: Same) -> Figures:
         same.endpoint,
         DEMO,
         [ask.prompt for ask in same.asks],
-        same.tokens,
+        [ask.max_tokens for ask in same.asks],
         **how,
         seed=same.seed,
         # Its first look whether the server is there would be one more request.
@@ -200,7 +201,11 @@ def measure(
         {
             "name": "agreement",
             "prompt_tokens": options.prompt_tokens,
-            "output_tokens": options.tokens,
+            "output_tokens": {
+                "distribution": "uniform",
+                "min": options.tokens - options.tokens // 2,
+                "max": options.tokens + options.tokens // 2,
+            },
         }
     )
     rounds: dict[str, dict[str, list[Figures]]] = {
@@ -209,18 +214,19 @@ def measure(
     silent = 0
     for number in range(options.rounds):
         for place, point in enumerate(points):
+            # Enough that a closed loop's begin and end, where fewer are open, weigh little.
+            requests = max(options.requests, options.per_level * (point.level or 0))
             made = [
                 make_asks(
                     workload,
                     tokenizer,
                     ClosedLoop(concurrency=1),
                     count=count,
-                    seed=f"{kind}/{number}/{place}",
+                    seed=f"{kind}/{place}",
                 )
-                for kind, count in (("asks", options.requests), ("warm", options.warm))
+                for kind, count in (("asks", requests), ("warm", options.warm))
             ]
-            seed = 1000 * number + place
-            same = Same(endpoint, python, options.tokens, point, made[0], made[1], seed)
+            same = Same(endpoint, python, point, made[0], made[1], seed=place)
             clients = ["workbench", "vllm bench"]
             for client in clients if (number + place) % 2 == 0 else clients[::-1]:
                 if client == "workbench":
@@ -238,10 +244,11 @@ def main() -> int:
     """Measure, print, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=64, help="of each client at each load")
+    parser.add_argument("--requests", type=int, default=64, help="of a client at a load, least")
+    parser.add_argument("--per-level", type=int, default=16, help="requests for each open one")
     parser.add_argument("--warm", type=int, default=8, help="requests before each")
     parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer, on average")
     parser.add_argument("--levels", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--rate", type=float, default=0.8, help="requests/s of the open loop")
     parser.add_argument("--json", type=Path, default=ROOT / "results" / "load_agreement.json")
@@ -282,10 +289,11 @@ def main() -> int:
         print("\n".join(lines))
         apart += more
     print(
-        f"\n{options.requests} requests of {options.prompt_tokens} tokens, answers of "
-        f"{options.tokens}; medians of {options.rounds} rounds (least to most); {machine.key}, "
-        f"load average before {before:.1f}; {silent} tokens of all answers without a chunk with "
-        "text\n" + ("apart: " + "; ".join(apart) if apart else "all agree")
+        f"\n{options.requests} requests or more of {options.prompt_tokens} tokens, answers of "
+        f"{options.tokens} on average; medians of {options.rounds} rounds (least to most); "
+        f"{machine.key}, load average before {before:.1f}; {silent} tokens of our "
+        "answers without a chunk with text\n"
+        + ("apart: " + "; ".join(apart) if apart else "all agree")
     )
     report = {
         "options": vars(options) | {"json": str(options.json)},

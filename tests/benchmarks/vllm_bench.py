@@ -44,23 +44,24 @@ def bench(
     endpoint: Endpoint,
     tokenizer: Path,
     prompts: Sequence[str] | Sequence[Sequence[int]],
-    tokens: int,
+    tokens: Sequence[int],
     **settings: Any,
 ) -> Mapping[str, Any]:
-    """What vLLM's client reports of these prompts, each answered with so many tokens.
+    """What vLLM's client reports of these prompts, each answered with as many tokens as asked.
 
     Args:
         python: of the vLLM environment.
         endpoint: who is asked, over the completions route.
         tokenizer: folder of the checkpoint.
         prompts: texts, or token ids; sent in this order.
-        tokens: of each answer; no end of text is taken.
+        tokens: of the answer to each; no end of text is taken.
         settings: more options, ``max_concurrency=8`` for ``--max-concurrency 8``.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "prompts.jsonl"
-        file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+        rows = [{"prompt": p, "output_tokens": n} for p, n in zip(prompts, tokens, strict=True)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings = {
             "backend": "openai",
             "base_url": endpoint.base_url,
@@ -69,7 +70,7 @@ def bench(
             "tokenizer": tokenizer,
             "dataset_name": "custom",
             "dataset_path": file,
-            "custom_output_len": tokens,
+            "custom_output_len": -1,
             "num_prompts": len(prompts),
             "temperature": 0,
             "extra_body": json.dumps({"add_special_tokens": False, "seed": 0}),
@@ -87,7 +88,6 @@ def bench(
         if done.returncode:
             sys.exit(f"vLLM's client ended with {done.returncode}:\n{done.stderr[-3000:]}")
         found: Mapping[str, Any] = json.loads((folder / "found.json").read_text())
-    wanted = len(prompts) * tokens
-    if found["completed"] != len(prompts) or found["total_output_tokens"] != wanted:
+    if found["completed"] != len(prompts) or found["output_lens"] != list(tokens):
         sys.exit(f"vLLM's client completed {found['completed']}, {found['total_output_tokens']}")
     return found
