@@ -13,17 +13,16 @@ clock leaves its own start-up out. Ends with 1 where the medians' ratio is below
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from vllm_bench import bench
 
 from workbench.checkpoint import inspect
 from workbench.client import Client
@@ -42,22 +41,6 @@ from workbench.tokenizer import Tokenizer
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "results" / "checkpoints" / "SmolLM2-135M-Instruct"
 LEAST = 0.95
-#: `vllm bench serve`. Its command asks for a distribution named vllm, which the CPU build is not,
-#: and it reads prompts with pandas, which an environment that serves lacks; both before its clock.
-_BENCH = """
-import json
-from pathlib import Path
-from vllm.benchmarks.datasets import CustomDataset
-def load_data(self):
-    lines = Path(self.dataset_path).read_text("utf-8").splitlines()
-    self.data = [json.loads(line) for line in lines]
-CustomDataset.load_data = load_data
-from vllm.benchmarks.serve import add_cli_args, main
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = FlexibleArgumentParser()
-add_cli_args(parser)
-main(parser.parse_args())
-"""
 _WORDS = ("harbour", "ledger", "invoice", "meadow", "engine", "lantern", "violin", "glacier")
 
 
@@ -114,38 +97,11 @@ def ours(endpoint: Endpoint, suite: Suite, tokenizer: Tokenizer, level: int, row
 
 
 def theirs(
-    endpoint: Endpoint, python: str, prompts: Path, options: argparse.Namespace, folder: Path
+    endpoint: Endpoint, python: str, prompts: Sequence[str], options: argparse.Namespace
 ) -> float:
     """Output tokens/s that vLLM's benchmark client reports."""
-    command = [python, "-c", _BENCH]
-    settings: Mapping[str, Any] = {
-        "--backend": "openai",
-        "--base-url": endpoint.base_url,
-        "--endpoint": "/v1/completions",
-        "--model": endpoint.model,
-        "--tokenizer": str(DEMO),
-        "--dataset-name": "custom",
-        "--dataset-path": str(prompts),
-        "--custom-output-len": options.tokens,
-        "--num-prompts": options.prompts,
-        "--max-concurrency": options.concurrency,
-        "--temperature": 0,
-        "--extra-body": json.dumps({"add_special_tokens": False}),
-        "--result-dir": str(folder),
-        "--result-filename": "theirs.json",
-    }
-    for name, value in settings.items():
-        command += [name, str(value)]
-    command += ["--skip-chat-template", "--disable-shuffle", "--ignore-eos"]
-    command += ["--save-result", "--disable-tqdm"]
-    env = {**os.environ, "OPENAI_API_KEY": endpoint.key, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"vLLM's client ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    found = json.loads((folder / "theirs.json").read_text())
-    wanted = options.prompts * options.tokens
-    if found["completed"] != options.prompts or found["total_output_tokens"] != wanted:
-        sys.exit(f"vLLM's client completed {found['completed']}, {found['total_output_tokens']}")
+    level, tokens = options.concurrency, [options.tokens] * len(prompts)
+    found = bench(python, endpoint, DEMO, prompts, tokens, max_concurrency=level)
     return float(found["output_throughput"])
 
 
@@ -191,8 +147,6 @@ def main() -> int:
     figures: dict[str, list[float]] = {"workbench": [], "vllm bench": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prompts = folder / "prompts.jsonl"
-        prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
         with serve(
             ServeSpec(max_model_len=1024),
             engine_name="vllm",
@@ -215,7 +169,7 @@ def main() -> int:
                     figures[side].append(
                         ours(endpoint, suite, tokenizer, level, folder / f"{pair}.jsonl")
                         if side == "workbench"
-                        else theirs(endpoint, environment.python, prompts, options, folder)
+                        else theirs(endpoint, environment.python, texts, options)
                     )
                     print(f"{side:12} {figures[side][-1]:8.1f} output tokens/s", flush=True)
     mine, vllm = (statistics.median(found) for found in figures.values())
