@@ -286,6 +286,22 @@ def test_a_changed_suite_is_not_exported(project: Path) -> None:
     assert not list((project / "eval_suites").glob(".*"))
 
 
+# --------------------------------------------------------------------------- gate
+
+
+def test_the_gate_of_an_unfinished_run_says_what_is_to_do(project: Path) -> None:
+    assert collect(opened(project)).unfinished == ()
+    (project / "results/smoke/variants/bad/evaluation.json").unlink()
+    done = call(project, "gate", "smoke")
+    assert done.returncode == 11, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "the run is not finished (evaluate:bad still to do)" in re.sub("[│ ]+", " ", said)
+    assert "the run is not finished: evaluate:bad still to do" in said
+    assert f"workbench run {project / 'recipe.yaml'} finishes it" in said
+    report = (project / "results/smoke/report.html").read_text()
+    assert "the run is not finished: evaluate:bad still to do" in report
+
+
 # --------------------------------------------------------------------------- rescore
 
 

@@ -77,6 +77,7 @@ class Evidence:
         replicas: variant -> the same made with other calibration seeds.
         references: the checkpoint unquantized for another engine (a GGUF file for llama.cpp).
         doubts: what a reader must know of the records themselves.
+        unfinished: names of the steps, the gate's aside, that left no record yet, in their order.
     """
 
     run: str
@@ -89,6 +90,7 @@ class Evidence:
     replicas: Mapping[str, tuple[VariantEvidence, ...]] = field(default_factory=dict)
     references: tuple[VariantEvidence, ...] = ()
     doubts: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     @property
     def unquantized(self) -> tuple[VariantEvidence, ...]:
