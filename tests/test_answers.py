@@ -631,8 +631,18 @@ def test_answers_a_scorer_failed_at_wait_for_a_rescore(project: Path) -> None:
     assert "scorer 'own.py:score' raised ZeroDivisionError" in check().sentence
     assert f"(sample '{sample}')" in check().sentence and "own.py:2" in check().sentence
     before = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
-    with pytest.raises(SuiteError, match="ZeroDivisionError"):
-        rescore(opened(project))
+
+    other = next(r.id for r in rows if r.id != sample)
+    own_scorer(project, source.replace(sample, other).replace("1 /", "0.5 /"))
+    done = call(project, "rescore", "smoke")
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert check().status == "MISSING" and f"(sample '{other}')" in check().sentence
+    said = " ".join(done.stdout.split())
+    assert "1 answers of bad on short_question are kept without a score: not scored: " in said
+    assert "ZeroDivisionError" in said
+    half = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    assert {r.id: r.score for r in half} == {r.id: None if r.id == other else 0.5 for r in half}
+    assert sum(r.failed for r in published(project, "bad").suites) == 1
 
     own_scorer(project, source.replace("1 / (", "1.0 * ("))
     (project / "results/smoke/events.jsonl").unlink()

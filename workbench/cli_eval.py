@@ -75,6 +75,13 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
     suites, record = score_again(context)
     console = _console()
     console.print(_rescored(suites), highlight=False)
+    for one in suites:
+        if one.failed:
+            text = (
+                f"{one.failed} answers of {one.variant} on {one.suite} are kept without a score: "
+                f"{one.failure}; mend the scorer and do this again"
+            )
+            console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if changed_since(context.loaded):
         console.print(
             "[yellow]warn[/] scored as the run was started: recipe or policy have changed since; "
