@@ -640,6 +640,10 @@ def test_answers_a_scorer_failed_at_wait_for_a_rescore(project: Path) -> None:
     said = " ".join(done.stdout.split())
     assert "1 answers of bad on short_question are kept without a score: not scored: " in said
     assert "ZeroDivisionError" in said
+    shown = " ".join(call(project, "diff", "smoke", "bad", "--only", "unscored").stdout.split())
+    assert "1 have no score on a side" in shown and other in re.sub("[│ ]", "", shown)
+    made = call(project, "suite", "from-regressions", "smoke", "bad", "again")
+    assert "short_question: 1 samples have no score on a side" in made.stdout
     half = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
     assert {r.id: r.score for r in half} == {r.id: None if r.id == other else 0.5 for r in half}
     assert sum(r.failed for r in published(project, "bad").suites) == 1

@@ -44,7 +44,7 @@ def diff(
     variant: VariantName,
     suite: SuiteOption = "",
     only: Annotated[
-        str, typer.Option("--only", metavar="KIND", help="regressed, improved or changed")
+        str, typer.Option("--only", metavar="KIND", help="regressed, improved, changed or unscored")
     ] = "",
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="most samples that are shown; 0 is all")
@@ -57,7 +57,7 @@ def diff(
     from workbench.differences import diff as compare
     from workbench.report.differences import differences_view
 
-    # What is not one of the three is refused there, with the nearest one.
+    # What is not one of the four is refused there, with the nearest one.
     found = compare(open_run(run, results), variant, suite, only or None)  # type: ignore[arg-type]
     _console().print(differences_view(found.head(limit) if limit else found), highlight=False)
 
@@ -143,6 +143,11 @@ def from_regressions(
         typer.echo(f"{one.folder}: {one.samples} samples of {one.suite}")
     for skipped, why in made.skipped.items():
         typer.echo(plain(f"{skipped}: nothing made of it: {why}", 1000))
+    for unscored, n in made.unscored.items():
+        typer.echo(
+            f"{unscored}: {n} samples have no score on a side and may have regressed, too; "
+            f"workbench diff {run} {variant} --only unscored shows them"
+        )
     if not made.written:
         typer.echo(f"no sample of {variant} regressed that could be exported; nothing is written")
     else:

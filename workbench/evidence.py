@@ -232,13 +232,22 @@ _EQUAL = (
 )
 
 
-def pair(evidence: Evidence, variant: VariantEvidence, suite: str) -> Paired | Refusal:
-    """Pair a variant's rows of one suite with its reference's, or say why that cannot be done."""
+def pair(
+    evidence: Evidence, variant: VariantEvidence, suite: str, *, scored: bool = True
+) -> Paired | Refusal:
+    """Pair a variant's rows of one suite with its reference's, or say why that cannot be done.
+
+    Args:
+        evidence: of the run.
+        variant: one of its variants.
+        suite: which one.
+        scored: refuse where an answer has no score; False is to show answers, never to judge.
+    """
     sides: list[_Rows] = []
     conditions: list[dict[str, Any]] = []
     for side in (evidence.reference(variant), variant):
         result = _result(side, suite)
-        rows = _rows_of(evidence, side, result, side.rows.get(suite, ()))
+        rows = _rows_of(evidence, side, result, side.rows.get(suite, ()), scored)
         if isinstance(rows, Refusal):
             return rows
         assert side.evaluation is not None and result is not None
@@ -256,6 +265,7 @@ def _rows_of(
     side: VariantEvidence,
     result: SuiteResult | None,
     rows: tuple[SampleRow, ...],
+    scored: bool = True,
 ) -> _Rows | Refusal:
     """The rows of one side by id and repeat, when they are whole and of the right weights."""
     name = side.variant
@@ -277,7 +287,7 @@ def _rows_of(
         twice = sorted(k for k, count in Counter(r.key for r in rows).items() if count > 1)
         return Refusal("NOT COMPARABLE", f"{name} has sample {twice[0]!r} more than once")
     failed = sorted(r.key for r in rows if r.score is None or not math.isfinite(r.score))
-    if failed:
+    if failed and scored:
         said = f"{len(failed)} of {len(rows)} samples of {name} have no score, {failed[0]!r} first"
         ungraded = next((r.error for r in rows if (r.error or "").startswith(NOT_SCORED)), "")
         return Refusal("MISSING", f"{said}; {ungraded}" if ungraded else said)

@@ -53,10 +53,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Export:
-    """What was made, and of which suites nothing was made and why."""
+    """What was made, of which suites nothing was made and why, and suite -> samples unscored."""
 
     written: tuple[Written, ...]
     skipped: Mapping[str, str]
+    unscored: Mapping[str, int]
 
 
 def export(context: Context, variant: str, name: str, suite: str = "") -> Export:
@@ -121,7 +122,8 @@ def export(context: Context, variant: str, name: str, suite: str = "") -> Export
             (work / made.folder.name).rename(made.folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return Export(tuple(written), skipped)
+    unscored = {count.suite: count.unscored for count in found.counts if count.unscored}
+    return Export(tuple(written), skipped, unscored)
 
 
 def _policy_line(name: str, samples: int) -> str:
