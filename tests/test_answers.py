@@ -632,6 +632,11 @@ def test_answers_a_scorer_failed_at_wait_for_a_rescore(project: Path) -> None:
     assert f"(sample '{sample}')" in check().sentence and "own.py:2" in check().sentence
     before = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
 
+    again = call(project, "run", "recipe.yaml")
+    said = " ".join(again.stdout.split())
+    assert "started - the last attempt left answers without a score: 1 answers" in said
+    assert "cut short" not in said
+
     other = next(r.id for r in rows if r.id != sample)
     own_scorer(project, source.replace(sample, other).replace("1 /", "0.5 /"))
     done = call(project, "rescore", "smoke")
