@@ -25,13 +25,14 @@ from workbench.errors import RecipeError, StoreError, SuiteError
 from workbench.gate import timings_aside
 from workbench.integrity import flaw
 from workbench.records import Evaluation, Gate
-from workbench.regressions import ADVICE, _write, export
+from workbench.regressions import ADVICE, Written, _card, _write, export
 from workbench.rescore import _rows as rescored
 from workbench.rescore import finish, rescore
 from workbench.rows import read_rows
 from workbench.sample_table import COLUMNS
 from workbench.sample_table import _suite as lines_of
 from workbench.spec import QualityCheck
+from workbench.stats import binary_interval
 from workbench.store import read_record
 from workbench.suite_spec import JudgeScorer
 from workbench.suites import Suite, load_suite
@@ -252,12 +253,26 @@ def test_regressions_become_suites(project: Path) -> None:
         wanted = QualityCheck(suite=made.spec.name, margin=0.5, min_n=len(lost), tier="advisory")
         assert QualityCheck(**check) == wanted
         assert published(project, "bad").id in card and "`smoke`" in card
+        assert "can never settle" not in card + done.stdout, "there are enough"
     before = everything(project / "eval_suites")
     twice = call(project, "suite", "from-regressions", "smoke", "bad", "again")
     assert twice.returncode == 2 and "already" in twice.stderr
     assert everything(project / "eval_suites") == before
     one = call(project, "suite", "from-regressions", "smoke", "bad", "only", "--suite", "sentiment")
     assert one.returncode == 0 and load_suite(project / "eval_suites" / "only").samples
+
+
+@pytest.mark.parametrize("samples", [1, 4, 5])
+def test_a_check_too_small_to_be_settled_is_said_to_be(finished: Path, samples: int) -> None:
+    said = Written(finished / "again", "sentiment", samples).too_small
+    passes = binary_interval(0, 0, samples).high <= 0.5
+    fails = binary_interval(samples, 0, samples).low > 0.5
+    assert (passes or fails) == (not said) == (samples == 5)
+    assert not said or "at a margin of 50.0 points it takes at least 5" in said
+    evidence = collect(opened(finished))
+    items = list(diff(opened(finished), "bad", "sentiment", "regressed"))[:samples]
+    card = _card(evidence, evidence.variants[0], "sentiment", items, "again")
+    assert ("can never settle that check" in card) == bool(said)
 
 
 def test_a_folder_the_export_did_not_make_is_left_alone(project: Path) -> None:

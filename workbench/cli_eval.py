@@ -156,4 +156,6 @@ def from_regressions(
         typer.echo("and to quality of the policy:")
         for one in made.written:
             typer.echo(f"  {one.policy_line}")
+            if one.too_small:
+                typer.echo(f"  ({one.too_small})")
         typer.echo(ADVICE)
