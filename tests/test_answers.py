@@ -25,13 +25,14 @@ from workbench.errors import RecipeError, StoreError, SuiteError
 from workbench.gate import timings_aside
 from workbench.integrity import flaw
 from workbench.records import Evaluation, Gate
-from workbench.regressions import ADVICE, _write, export
+from workbench.regressions import ADVICE, Written, _card, _write, export
 from workbench.rescore import _rows as rescored
 from workbench.rescore import finish, rescore
 from workbench.rows import read_rows
 from workbench.sample_table import COLUMNS
 from workbench.sample_table import _suite as lines_of
 from workbench.spec import QualityCheck
+from workbench.stats import binary_interval
 from workbench.store import read_record
 from workbench.suite_spec import JudgeScorer
 from workbench.suites import Suite, load_suite
@@ -252,12 +253,26 @@ def test_regressions_become_suites(project: Path) -> None:
         wanted = QualityCheck(suite=made.spec.name, margin=0.5, min_n=len(lost), tier="advisory")
         assert QualityCheck(**check) == wanted
         assert published(project, "bad").id in card and "`smoke`" in card
+        assert "can never settle" not in card + done.stdout, "there are enough"
     before = everything(project / "eval_suites")
     twice = call(project, "suite", "from-regressions", "smoke", "bad", "again")
     assert twice.returncode == 2 and "already" in twice.stderr
     assert everything(project / "eval_suites") == before
     one = call(project, "suite", "from-regressions", "smoke", "bad", "only", "--suite", "sentiment")
     assert one.returncode == 0 and load_suite(project / "eval_suites" / "only").samples
+
+
+@pytest.mark.parametrize("samples", [1, 4, 5])
+def test_a_check_too_small_to_be_settled_is_said_to_be(finished: Path, samples: int) -> None:
+    said = Written(finished / "again", "sentiment", samples).too_small
+    passes = binary_interval(0, 0, samples).high <= 0.5
+    fails = binary_interval(samples, 0, samples).low > 0.5
+    assert (passes or fails) == (not said) == (samples == 5)
+    assert not said or "at a margin of 50.0 points it takes at least 5" in said
+    evidence = collect(opened(finished))
+    items = list(diff(opened(finished), "bad", "sentiment", "regressed"))[:samples]
+    card = _card(evidence, evidence.variants[0], "sentiment", items, "again")
+    assert ("can never settle that check" in card) == bool(said)
 
 
 def test_a_folder_the_export_did_not_make_is_left_alone(project: Path) -> None:
@@ -284,6 +299,22 @@ def test_a_changed_suite_is_not_exported(project: Path) -> None:
         export(opened(project), "bad", "again")
     assert everything(project / "eval_suites") == before
     assert not list((project / "eval_suites").glob(".*"))
+
+
+# --------------------------------------------------------------------------- gate
+
+
+def test_the_gate_of_an_unfinished_run_says_what_is_to_do(project: Path) -> None:
+    assert collect(opened(project)).unfinished == ()
+    (project / "results/smoke/variants/bad/evaluation.json").unlink()
+    done = call(project, "gate", "smoke")
+    assert done.returncode == 11, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "the run is not finished (evaluate:bad still to do)" in re.sub("[│ ]+", " ", said)
+    assert "the run is not finished: evaluate:bad still to do" in said
+    assert f"workbench run {project / 'recipe.yaml'} finishes it" in said
+    report = (project / "results/smoke/report.html").read_text()
+    assert "the run is not finished: evaluate:bad still to do" in report
 
 
 # --------------------------------------------------------------------------- rescore
@@ -615,8 +646,27 @@ def test_answers_a_scorer_failed_at_wait_for_a_rescore(project: Path) -> None:
     assert "scorer 'own.py:score' raised ZeroDivisionError" in check().sentence
     assert f"(sample '{sample}')" in check().sentence and "own.py:2" in check().sentence
     before = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
-    with pytest.raises(SuiteError, match="ZeroDivisionError"):
-        rescore(opened(project))
+
+    again = call(project, "run", "recipe.yaml")
+    said = " ".join(again.stdout.split())
+    assert "started - the last attempt left answers without a score: 1 answers" in said
+    assert "cut short" not in said
+
+    other = next(r.id for r in rows if r.id != sample)
+    own_scorer(project, source.replace(sample, other).replace("1 /", "0.5 /"))
+    done = call(project, "rescore", "smoke")
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert check().status == "MISSING" and f"(sample '{other}')" in check().sentence
+    said = " ".join(done.stdout.split())
+    assert "1 answers of bad on short_question are kept without a score: not scored: " in said
+    assert "ZeroDivisionError" in said
+    shown = " ".join(call(project, "diff", "smoke", "bad", "--only", "unscored").stdout.split())
+    assert "1 have no score on a side" in shown and other in re.sub("[│ ]", "", shown)
+    made = call(project, "suite", "from-regressions", "smoke", "bad", "again")
+    assert "short_question: 1 samples have no score on a side" in made.stdout
+    half = read_rows(project / "results/smoke/variants/bad/eval/short_question.jsonl")
+    assert {r.id: r.score for r in half} == {r.id: None if r.id == other else 0.5 for r in half}
+    assert sum(r.failed for r in published(project, "bad").suites) == 1
 
     own_scorer(project, source.replace("1 / (", "1.0 * ("))
     (project / "results/smoke/events.jsonl").unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -309,6 +310,23 @@ def test_worst_first_and_each_kind_apart() -> None:
     assert show(made) is made
     turned = differences(results(found, "both", higher_is_better=False))
     assert [d.change for d in turned if d.id[-1] in "02"] == ["improved"] * 2
+
+
+@pytest.mark.parametrize("side", ["baseline", "fp8"])
+def test_a_sample_without_a_score_is_shown_and_counted(side: str) -> None:
+    whole, part = [1.0, 1.0, 0.0], [0.0, None, 0.0]
+    found = simple(whole, part) if side == "fp8" else simple([1.0, None, 0.0], [0.0, 1.0, 0.0])
+    refusal(found)  # judged it is not
+    made = differences(found)
+    assert [(d.id[-1], d.change) for d in made] == [("0", "regressed"), ("1", "unscored")]
+    (count,) = made.counts
+    assert (count.n, count.regressed, count.improved, count.unscored) == (3, 1, 0, 1)
+    assert [d.id[-1] for d in differences(found, only="unscored")] == ["1"]
+    for shown in (repr(made), made._repr_html_()):
+        shown = re.sub(r"[\s\u2502]+", " ", shown)
+        assert "1 have no score on a side" in shown
+        assert "no score: the server" in shown and "red 500" in shown
+    assert "1 have no score on a side" in repr(differences(found, only="improved"))
 
 
 def test_what_cannot_be_paired_is_said() -> None:

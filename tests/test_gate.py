@@ -820,3 +820,29 @@ def test_a_warning_about_the_artifact_is_shown_and_passes() -> None:
     verdict = judge(examined(simple(*GOOD), artifact(finding("WARN"))), quality())
     assert verdict.verdict == "GO"
     assert "3 values of 'a' are NaN" in verdict.checks[0].sentence
+
+
+# --------------------------------------------------------------------------- an unfinished run
+
+
+def test_nothing_is_go_while_a_step_of_it_is_to_do_and_it_is_said() -> None:
+    found = simple(*table(60, 2, 2, 16))
+    for step in ("profile:fp8", "evaluate:baseline", "calibrate"):
+        gate = decide(
+            policy(quality()),
+            replace(found, unfinished=(step,)),
+            policy_digest="policy",
+            id_="gate",
+        )
+        (verdict,) = gate.variants
+        assert (verdict.verdict, gate.verdict) == ("INCONCLUSIVE", "INCONCLUSIVE")
+        assert verdict.reason.startswith(f"the run is not finished ({step} still to do); ")
+        assert f"the run is not finished: {step} still to do" in gate.warnings[0]
+        assert "workbench run" in gate.warnings[0]
+
+
+def test_what_another_variant_waits_for_takes_no_verdict_away() -> None:
+    found = replace(simple(*table(60, 2, 2, 16)), unfinished=("evaluate:awq",))
+    assert judge(found, quality()).verdict == "GO"
+    lost = replace(simple(*table(30, 40, 0, 10)), unfinished=("profile:fp8",))
+    assert judge(lost, quality()).verdict == "NO-GO"

@@ -189,6 +189,7 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
     from workbench.asked import HINT
     from workbench.collect import changed_suites
     from workbench.context import open_run
+    from workbench.gate import UNFINISHED
     from workbench.recipe import changed_since
 
     context = open_run(run, results)
@@ -199,6 +200,9 @@ def gate(run: RunName = "", results: ResultsOption = None) -> None:
     suites = changed_suites(context)
     changed += [f"suite '{name}'" for name in suites]
     hint = f"; {HINT.format(context.run.name)}" if suites and all(suites.values()) else ""
+    if any(warning.startswith(UNFINISHED) for warning in record.warnings):
+        text = f"{UNFINISHED}: {context.command} finishes it"
+        console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if changed:
         console.print(
             f"[yellow]warn[/] decided as the run was started: {escape(', '.join(changed))} "

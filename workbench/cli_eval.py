@@ -44,7 +44,7 @@ def diff(
     variant: VariantName,
     suite: SuiteOption = "",
     only: Annotated[
-        str, typer.Option("--only", metavar="KIND", help="regressed, improved or changed")
+        str, typer.Option("--only", metavar="KIND", help="regressed, improved, changed or unscored")
     ] = "",
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="most samples that are shown; 0 is all")
@@ -57,7 +57,7 @@ def diff(
     from workbench.differences import diff as compare
     from workbench.report.differences import differences_view
 
-    # What is not one of the three is refused there, with the nearest one.
+    # What is not one of the four is refused there, with the nearest one.
     found = compare(open_run(run, results), variant, suite, only or None)  # type: ignore[arg-type]
     _console().print(differences_view(found.head(limit) if limit else found), highlight=False)
 
@@ -75,6 +75,13 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
     suites, record = score_again(context)
     console = _console()
     console.print(_rescored(suites), highlight=False)
+    for one in suites:
+        if one.failed:
+            text = (
+                f"{one.failed} answers of {one.variant} on {one.suite} are kept without a score: "
+                f"{one.failure}; mend the scorer and do this again"
+            )
+            console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if changed_since(context.loaded):
         console.print(
             "[yellow]warn[/] scored as the run was started: recipe or policy have changed since; "
@@ -136,6 +143,11 @@ def from_regressions(
         typer.echo(f"{one.folder}: {one.samples} samples of {one.suite}")
     for skipped, why in made.skipped.items():
         typer.echo(plain(f"{skipped}: nothing made of it: {why}", 1000))
+    for unscored, n in made.unscored.items():
+        typer.echo(
+            f"{unscored}: {n} samples have no score on a side and may have regressed, too; "
+            f"workbench diff {run} {variant} --only unscored shows them"
+        )
     if not made.written:
         typer.echo(f"no sample of {variant} regressed that could be exported; nothing is written")
     else:
@@ -144,4 +156,6 @@ def from_regressions(
         typer.echo("and to quality of the policy:")
         for one in made.written:
             typer.echo(f"  {one.policy_line}")
+            if one.too_small:
+                typer.echo(f"  ({one.too_small})")
         typer.echo(ADVICE)

@@ -52,13 +52,17 @@ def collect(context: Context) -> Evidence:
             fix=f"{context.command} brings them together",
         )
     ids = {step.name: step.id for step in plan.steps}
+    todo = dict.fromkeys(step.name for step in plan.steps if step.kind != "gate")
 
     def read(path: Path, cls: type[R], step: str) -> R | None:
         # A record from before the recipe, a suite or the weights changed is no evidence.
         record = read_marked(path, cls) if path.is_file() else None
         if record is None or step not in ids:
             return record
-        return record if getattr(record, "id", None) == ids[step] else None
+        if getattr(record, "id", None) != ids[step]:
+            return None
+        todo.pop(step, None)
+        return record
 
     recipe = context.loaded.recipe
     doubts: list[str] = []
@@ -129,6 +133,9 @@ def collect(context: Context) -> Evidence:
         if v.repeat
     }
     variants = tuple(map(of, recipe.variants))
+    for step in plan.steps:
+        if step.kind == "calibrate":
+            read(context.run.published(step.kind, step.variant), Calibration, step.name)
     if unmarked:
         doubts.append(
             f"an edit of {', '.join(unmarked[:3])}"
@@ -147,6 +154,7 @@ def collect(context: Context) -> Evidence:
         replicas=replicas,
         references=tuple(references),
         doubts=tuple(doubts),
+        unfinished=tuple(todo),
     )
 
 

@@ -19,9 +19,10 @@ from workbench.paired import Answers, Paired
 if TYPE_CHECKING:
     from workbench.context import Context
 
-#: What became of a sample; `changed` is another answer with the same score.
-Change = Literal["regressed", "improved", "changed", "same"]
-Only = Literal["regressed", "improved", "changed"]
+#: What became of a sample; `changed` is another answer with the same score, and `unscored` one of
+#: which either side has no score: the request or the scorer failed.
+Change = Literal["regressed", "improved", "changed", "same", "unscored"]
+Only = Literal["regressed", "improved", "changed", "unscored"]
 
 #: Suite -> sample id -> what was asked and what was expected.
 Questions = Mapping[str, Mapping[str, tuple[str, str]]]
@@ -34,7 +35,8 @@ class Difference:
     Attributes:
         suite: its suite.
         change: what became of it.
-        loss: baseline minus variant, so that more is worse whatever the metric's direction.
+        loss: baseline minus variant, so that more is worse whatever the metric's direction; 0 of
+            an unscored one.
         question: what was asked; None where the suite is no longer the one that was asked.
         target: what was expected; None as above.
         baseline: what the reference answered.
@@ -65,6 +67,7 @@ class SuiteCount:
     improved: int
     changed: int
     higher_is_better: bool
+    unscored: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,9 @@ class Differences:
         run: name of the run.
         variant: name of the variant.
         reference: the unquantized variant it is paired with.
-        only: the one kind that was asked for; None is all three.
-        items: worst first; those of one loss turn by turn of every suite, each in order of ids.
+        only: the one kind that was asked for; None is all of them.
+        items: worst first, unscored ones behind what regressed; those of one loss turn by turn of
+            every suite, each in order of ids.
         counts: of each suite that could be paired, whatever `only` says.
         refused: suite -> why it could not be paired.
         limit: most items that are shown; the rest is counted.
@@ -138,7 +142,7 @@ def compare(
     counts: list[SuiteCount] = []
     refused: dict[str, str] = {}
     for name in [suite] if suite else suites_of(evidence, variant):
-        paired = pair(evidence, variant, name)
+        paired = pair(evidence, variant, name, scored=False)
         if not isinstance(paired, Paired):
             refused[name] = paired.sentence
             continue
@@ -152,6 +156,7 @@ def compare(
                 improved=of["improved"],
                 changed=of["changed"],
                 higher_is_better=paired.higher_is_better,
+                unscored=of["unscored"],
             )
         )
         items += [d for d in found if d.change != "same" and only in (None, d.change)]
@@ -169,12 +174,13 @@ def compare(
 
 def _in_turn(items: Iterable[Difference]) -> list[Difference]:
     """Worst first, and of equal losses one of each suite in turn, so that few show them all."""
-    turns: Counter[tuple[float, str]] = Counter()
+    turns: Counter[tuple[float, bool, str]] = Counter()
     placed = []
     for item in sorted(items, key=lambda d: (-d.loss, d.suite, d.id)):
-        turn = turns[item.loss, item.suite]
-        turns[item.loss, item.suite] += 1
-        placed.append(((-item.loss, turn, item.suite), item))
+        known = item.change != "unscored"
+        turn = turns[item.loss, known, item.suite]
+        turns[item.loss, known, item.suite] += 1
+        placed.append(((-item.loss, known, turn, item.suite), item))
     return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
@@ -197,10 +203,11 @@ def _differences(
     both = zip(paired.baseline, paired.variant, *paired.scores, strict=True)
     for before, after, good, now in both:
         question, target = asked.get(before.id, (None, None))
-        loss = good - now
+        scored = not (before.unscored or after.unscored)
+        loss = good - now if scored else 0.0
         yield Difference(
             suite=suite,
-            change=change_of(loss, before.output == after.output),
+            change=change_of(loss, before.output == after.output) if scored else "unscored",
             loss=loss,
             question=question,
             target=target,
@@ -225,11 +232,12 @@ def diff(
         variant: one of the run's variants or replicas; empty is the first that lost answers, and
             the recipe's first where none has.
         suite: one suite alone; empty is all.
-        only: ``regressed``, ``improved``, or ``changed`` (another answer, the same score).
+        only: ``regressed``, ``improved``, ``changed`` (another answer, the same score), or
+            ``unscored`` (one side has no score).
 
     Raises:
         StoreError: there is no such run, or its records are damaged.
-        RecipeError: the run has no such variant or suite, or `only` is none of the three.
+        RecipeError: the run has no such variant or suite, or `only` is none of the four.
     """
     from workbench.collect import collect, questions
     from workbench.context import opened

@@ -77,6 +77,7 @@ class Evidence:
         replicas: variant -> the same made with other calibration seeds.
         references: the checkpoint unquantized for another engine (a GGUF file for llama.cpp).
         doubts: what a reader must know of the records themselves.
+        unfinished: names of the steps, the gate's aside, that left no record yet, in their order.
     """
 
     run: str
@@ -89,6 +90,7 @@ class Evidence:
     replicas: Mapping[str, tuple[VariantEvidence, ...]] = field(default_factory=dict)
     references: tuple[VariantEvidence, ...] = ()
     doubts: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     @property
     def unquantized(self) -> tuple[VariantEvidence, ...]:
@@ -230,13 +232,22 @@ _EQUAL = (
 )
 
 
-def pair(evidence: Evidence, variant: VariantEvidence, suite: str) -> Paired | Refusal:
-    """Pair a variant's rows of one suite with its reference's, or say why that cannot be done."""
+def pair(
+    evidence: Evidence, variant: VariantEvidence, suite: str, *, scored: bool = True
+) -> Paired | Refusal:
+    """Pair a variant's rows of one suite with its reference's, or say why that cannot be done.
+
+    Args:
+        evidence: of the run.
+        variant: one of its variants.
+        suite: which one.
+        scored: refuse where an answer has no score; False is to show answers, never to judge.
+    """
     sides: list[_Rows] = []
     conditions: list[dict[str, Any]] = []
     for side in (evidence.reference(variant), variant):
         result = _result(side, suite)
-        rows = _rows_of(evidence, side, result, side.rows.get(suite, ()))
+        rows = _rows_of(evidence, side, result, side.rows.get(suite, ()), scored)
         if isinstance(rows, Refusal):
             return rows
         assert side.evaluation is not None and result is not None
@@ -254,6 +265,7 @@ def _rows_of(
     side: VariantEvidence,
     result: SuiteResult | None,
     rows: tuple[SampleRow, ...],
+    scored: bool = True,
 ) -> _Rows | Refusal:
     """The rows of one side by id and repeat, when they are whole and of the right weights."""
     name = side.variant
@@ -275,7 +287,7 @@ def _rows_of(
         twice = sorted(k for k, count in Counter(r.key for r in rows).items() if count > 1)
         return Refusal("NOT COMPARABLE", f"{name} has sample {twice[0]!r} more than once")
     failed = sorted(r.key for r in rows if r.score is None or not math.isfinite(r.score))
-    if failed:
+    if failed and scored:
         said = f"{len(failed)} of {len(rows)} samples of {name} have no score, {failed[0]!r} first"
         ungraded = next((r.error for r in rows if (r.error or "").startswith(NOT_SCORED)), "")
         return Refusal("MISSING", f"{said}; {ungraded}" if ungraded else said)

@@ -3,8 +3,9 @@
 A variant is NO-GO when any gated check fails, GO when every gated check passes, and INCONCLUSIVE
 otherwise; critical and supporting checks are gated, advisory ones are shown. Nothing gated is never
 GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
-is not enough for a GO by itself. Several checks must all pass, so no correction for multiplicity is
-needed to keep the rate of false GOs: it can only be lower than that of a single check.
+is not enough for a GO by itself; nor is anything while a step of the variant is still to do.
+Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
+GOs: it can only be lower than that of a single check.
 
 The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
 here reads a clock or a disk: the same records and policy give the same bytes.
@@ -12,7 +13,7 @@ here reads a clock or a disk: the same records and policy give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workbench import checks as checking
@@ -26,6 +27,10 @@ from workbench.spec import Policy
 #: The beginning of a warning, behind the suite's name, and how many variants it names.
 RESCORED = "re-scored: targets or scorer changed after the answers were in; "
 _SIDES = 5
+#: The beginning of the warning that steps are still to do.
+UNFINISHED = "the run is not finished"
+#: Steps still to do that are named; the rest is counted.
+_STEPS = 5
 #: Characters of one check's reason in the sentence of a verdict; the table of checks has it whole.
 _LONGEST = 160
 
@@ -104,10 +109,32 @@ def _warnings(policy: Policy, evidence: Evidence) -> tuple[str, ...]:
     fake = {"fake"} & ({s.engine for s in served} | {v.method for v in evidence.variants})
     return (
         *((FAKE,) if fake else ()),
+        *_unfinished(evidence),
         *_ungated(policy, evidence),
         *evidence.doubts,
         *_rescored(evidence),
     )
+
+
+def _unfinished(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.unfinished:
+        return ()
+    return (
+        f"{UNFINISHED}: {_listed(evidence.unfinished)} still to do; workbench run with its recipe "
+        "finishes it",
+    )
+
+
+def _listed(steps: Sequence[str]) -> str:
+    more = f" and {len(steps) - _STEPS} more" if len(steps) > _STEPS else ""
+    return ", ".join(steps[:_STEPS]) + more
+
+
+def _todo(evidence: Evidence, variant: VariantEvidence) -> list[str]:
+    """Steps still to do that a verdict on this variant would have to know."""
+    replicas = (one.variant for one in evidence.replicas.get(variant.variant, ()))
+    names = {"", BASELINE, variant.reference, variant.variant, *replicas}
+    return [step for step in evidence.unfinished if step.partition(":")[2] in names]
 
 
 def _ungated(policy: Policy, evidence: Evidence) -> tuple[str, ...]:
@@ -157,6 +184,12 @@ def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> Vari
         *(checking.size(check, evidence, variant) for check in policy.size),
     )
     verdict, reason = _verdict(checks)
+    if todo := _todo(evidence, variant):
+        unfinished = f"{UNFINISHED} ({_listed(todo)} still to do)"
+        if verdict == "GO":
+            verdict, reason = "INCONCLUSIVE", f"{unfinished}; of what is there, {reason}"
+        elif verdict == "INCONCLUSIVE":
+            reason = f"{unfinished}; {reason}"
     measured = variant.evaluation or variant.profile
     lane = measured.serving.lane if measured else None
     if verdict == "GO" and lane and lane.name == "emulated":

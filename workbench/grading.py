@@ -60,11 +60,7 @@ def grade_rows(
     try:
         for row in rows:
             if _waits(row):
-                try:
-                    row = scored(suite, samples[row.id], row)
-                except SuiteError as failure:
-                    why = clean_text(f"{NOT_SCORED}{failure.what} ({failure.where})")
-                    row = row.model_copy(update={"error": why})
+                row = scored(suite, samples[row.id], row)
                 file.append(row)
             made.append(row)
     finally:
@@ -75,10 +71,14 @@ def grade_rows(
 def scored(suite: Suite, sample: Sample, row: SampleRow) -> SampleRow:
     """An answered row with the score, flags and details the suite's scorer gives it now.
 
-    Raises:
-        SuiteError: the user's own scorer failed.
+    Where the user's own scorer fails at it, a row with `error` and none of these.
     """
-    return _with_grade(row, grade(suite, sample, row.output))
+    try:
+        return _with_grade(row, grade(suite, sample, row.output))
+    except SuiteError as failure:
+        why = clean_text(f"{NOT_SCORED}{failure.what} ({failure.where})")
+        none = _with_grade(row, Grade(0.0))
+        return none.model_copy(update={"score": None, "error": why})
 
 
 def _waits(row: SampleRow) -> bool:

@@ -33,8 +33,14 @@ class Answers:
 
     @property
     def score(self) -> float:
-        """Mean over the repeats, as the scorer gave it, 0 to 1."""
+        """Mean over the repeats, as the scorer gave it, 0 to 1; none of an `unscored` one."""
         return math.fsum(r.score or 0.0 for r in self.rows) / len(self.rows)
+
+    @property
+    def unscored(self) -> str:
+        """Why an answer has no score: the first one's error; empty where all have one."""
+        errors = (r.error or "no reason is recorded" for r in self.rows if r.score is None)
+        return next(errors, "")
 
     @property
     def output(self) -> str:
@@ -56,6 +62,8 @@ class Answers:
 @dataclass(frozen=True)
 class Paired:
     """The same samples on both sides, sorted by id, every answer with a score from 0 to 1.
+
+    Only what is shown and not judged (`pair` with `scored=False`) has answers without one.
 
     Attributes:
         baseline: what the reference answered.

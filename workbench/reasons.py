@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.asked import HINT, may_score_again
 from workbench.errors import StoreError
+from workbench.events import EventReader
 from workbench.recipe import Loaded
 from workbench.records import Evaluation, Gate
 from workbench.store import Run, read_record
 from workbench.suite_spec import SuiteSpec
+from workbench.words import plain, shortened
 
 if TYPE_CHECKING:
     from workbench.plan import StepSpec
 
+#: Characters of the reason of an attempt that failed; the events have it whole.
+_MOST = 300
+
 
 def why_not(step: StepSpec, suites: Mapping[str, SuiteSpec], run: Run) -> str:
-    """Why a step has no record: cut short, changed since the run's last record, or never done.
+    """Why a step has no record: failed or cut short, changed since the last record, or never done.
 
     Args:
         step: as it is now.
@@ -26,7 +31,8 @@ def why_not(step: StepSpec, suites: Mapping[str, SuiteSpec], run: Run) -> str:
         run: whose last record it is compared with.
     """
     if run.results.artifact(step.kind, step.id).is_dir():
-        return "an attempt was cut short; it goes on from what is kept"
+        said = last_attempt(EventReader(run.events, from_end=False).new(), step.name)
+        return f"{said}; it goes on from what is kept"
     record = run.published(step.kind, step.variant)
     before = run.results.spec_of(record)
     if before is None:
@@ -34,6 +40,31 @@ def why_not(step: StepSpec, suites: Mapping[str, SuiteSpec], run: Run) -> str:
     what = ", ".join(changes(before, step.spec)) or "it is gone"
     hint = f"; {HINT.format(run.name)}" if _judging(before, step.spec, suites, record) else ""
     return f"changed since the last record: {what}{hint}"
+
+
+def last_attempt(events: Sequence[Mapping[str, Any]], step: str) -> str:
+    """How the last attempt at a step ended that left no record; without its end it was cut short.
+
+    Args:
+        events: of the run, oldest first.
+        step: name of the step.
+    """
+    ended = False
+    for event in reversed([e for e in events if e.get("step") == step]):
+        if event["event"] == "error":
+            return f"the last attempt failed: {_told(event)}"
+        if event["event"] == "not scored":
+            return f"the last attempt left answers without a score: {_told(event)}"
+        if ended and event["event"] == "start":
+            return "samples failed in the last attempt"
+        if event["event"] in ("start", "interrupted"):
+            break
+        ended = ended or event["event"] == "done"
+    return "an attempt was cut short"
+
+
+def _told(event: Mapping[str, Any]) -> str:
+    return shortened(plain(str(event.get("what", ""))), _MOST)
 
 
 def _judging(

@@ -18,12 +18,15 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from workbench.base import Name
+from workbench.checks import points
 from workbench.collect import collect
 from workbench.context import Context
 from workbench.differences import Difference, compare, find_variant, suites_of
 from workbench.errors import RecipeError, StoreError, SuiteError, did_you_mean
 from workbench.evidence import Evidence, VariantEvidence
+from workbench.reach import fewest
 from workbench.records import SuiteResult
+from workbench.spec import QualityCheck
 from workbench.suites import SAMPLES_FILE, SPEC_FILE, Suite, load_suite
 
 _CARD = "README.md"
@@ -50,13 +53,19 @@ class Written:
         """The check to put under `quality:` of the policy."""
         return _policy_line(self.folder.name, self.samples)
 
+    @property
+    def too_small(self) -> str:
+        """That the check cannot be settled whatever a model answers; empty where it can."""
+        return _too_small(self.samples)
+
 
 @dataclass(frozen=True)
 class Export:
-    """What was made, and of which suites nothing was made and why."""
+    """What was made, of which suites nothing was made and why, and suite -> samples unscored."""
 
     written: tuple[Written, ...]
     skipped: Mapping[str, str]
+    unscored: Mapping[str, int]
 
 
 def export(context: Context, variant: str, name: str, suite: str = "") -> Export:
@@ -121,12 +130,25 @@ def export(context: Context, variant: str, name: str, suite: str = "") -> Export
             (work / made.folder.name).rename(made.folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return Export(tuple(written), skipped)
+    unscored = {count.suite: count.unscored for count in found.counts if count.unscored}
+    return Export(tuple(written), skipped, unscored)
 
 
 def _policy_line(name: str, samples: int) -> str:
     name = name if yaml.safe_load(name) == name else f"'{name}'"  # 1e3, or no
     return f"- {{suite: {name}, margin: {_MARGIN}, min_n: {samples}, tier: advisory}}"
+
+
+def _too_small(samples: int) -> str:
+    confidence = QualityCheck.model_fields["confidence"].default
+    # Of a graded scorer it may be fewer, at other margins: at this one it is the same number.
+    needed = fewest(_MARGIN, confidence)
+    if samples >= needed:
+        return ""
+    return (
+        f"{samples} sample{'s' * (samples != 1)} can never settle that check: at a margin of "
+        f"{points(_MARGIN)} points it takes at least {needed}, so it stays INCONCLUSIVE"
+    )
 
 
 def _check_name(name: str) -> None:
@@ -208,6 +230,7 @@ def _card(
         _policy_line(name, len(items)),
         "```",
         "",
+        *([f"{said[0].upper()}{said[1:]}.", ""] if (said := _too_small(len(items))) else []),
         "| what | digest |",
         "|---|---|",
         f"| suite as it was asked | `{ours.suite_digest}` |",

@@ -11,7 +11,8 @@ Everything is checked and graded before anything is written; one that is stopped
 finished by the next `workbench run` or `rescore`, so that nothing is asked again. Refused is what
 would need asking: any part of the step's inputs beside the suites, a prompt, a sample that came or
 went, the way a suite is asked. A judge is not asked again, and lm-eval's scores are lm-eval's own:
-these stay, and it is said.
+these stay, and it is said. An answer the user's own scorer fails at is kept without a score, as the
+evaluation keeps it, and counted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from workbench.context import Context
 from workbench.digest import canonical_json
 from workbench.errors import StoreError, UserError
 from workbench.evaluate import summarize
+from workbench.evaluation_records import NOT_SCORED
 from workbench.evidence import first_difference
 from workbench.grading import scored
 from workbench.integrity import flaw
@@ -66,6 +68,8 @@ class SuiteRescore:
         after: mean score now.
         kept: why the scores were not computed again; empty where they were.
         samples: ids of the samples with another score, in the suite's order.
+        failed: rows the suite's own scorer failed at; they have no score now.
+        failure: the first of these errors; empty where there is none.
     """
 
     variant: str
@@ -77,6 +81,8 @@ class SuiteRescore:
     after: float | None
     kept: str = ""
     samples: tuple[str, ...] = ()
+    failed: int = 0
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,7 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
             passes[again].append(new)
             was = {row.key: row for row in asked}
             both = [(was[row.key], row) for row in rescored]
+            failures = [r.error for r in rescored if (r.error or "").startswith(NOT_SCORED)]
             if not again and (result.suite in first or _judged_otherwise(result, new, both)):
                 # What was said when it was asked, however often it is scored again.
                 score = first.get(result.suite, (result.score, None))[0]
@@ -223,6 +230,8 @@ def _grade(context: Context, step: StepSpec) -> _Graded:
                     before=result.score,
                     after=new.score,
                     kept=why,
+                    failed=len(failures),
+                    failure=(failures or [""])[0] or "",
                 )
             )
     made = old.model_copy(

@@ -32,6 +32,8 @@ def summary(found: Differences) -> list[str]:
         lines.append(
             f"{c.suite}: of {c.n} samples {c.regressed} regressed, {c.improved} improved, "
             f"{c.changed} changed with the same score{way}"
+            + (f", {c.unscored} have no score on a side, so no verdict counts the suite")
+            * bool(c.unscored)
         )
     lines += [f"{suite}: cannot be compared: {why}" for suite, why in found.refused.items()]
     if not found.counts and not found.refused:
@@ -46,7 +48,8 @@ def _rest(found: Differences) -> str:
 
 def _said(answers: Answers) -> str:
     """Score, flags and finish reasons of one side, in words."""
-    parts = [f"score {text.number(answers.score)}"]
+    why = answers.unscored
+    parts = [f"no score: {text.plain(why)}" if why else f"score {text.number(answers.score)}"]
     if answers.finish_reasons:
         parts.append(answers.finish_reasons)
     parts += text.flag_words(answers.flags, len(answers.rows))
@@ -138,7 +141,7 @@ def differences_text(found: Differences, width: int = _WIDTH) -> str:
 
 
 def _name(item: Difference) -> Text:
-    style = {"regressed": "red", "improved": "green"}.get(item.change, "")
+    style = {"regressed": "red", "improved": "green", "unscored": "yellow"}.get(item.change, "")
     return Text.assemble(
         f"{item.suite}\n{text.plain(item.id)}\n",
         (f"{item.change} {text.signed_points(-item.loss)}" if item.loss else item.change, style),

@@ -272,7 +272,7 @@ def _regressions(evidence: Evidence, questions: Questions) -> list[_Regressions]
             compared = compare(
                 evidence, variant, suite=suite, only="regressed", questions=questions
             )
-            for count in compared.counts:
+            for count in (c for c in compared.counts if not c.unscored):  # else it is refused
                 shown = compared.items[:REGRESSIONS]
                 found.append(
                     _Regressions(
