@@ -230,6 +230,16 @@ def test_template_that_refuses_a_row(tiny: Path, tmp_path: Path) -> None:
     assert error.value.where == f"{source}:1"
 
 
+def test_rows_the_template_refuses_are_told_together(tiny: Path, tmp_path: Path) -> None:
+    refuse = "{% if 'bad' in messages[0].content %}{{ raise_exception('no') }}{% endif %}"
+    tokenizer = load_with(tiny, tmp_path / "t", refuse + "{{ messages[0].content }}")
+    rows = [{"id": f"r-{n}", "text": f"{'bad' if n % 2 else 'good'} {n} {LONG}"} for n in range(8)]
+    source = write(tmp_path / "s.jsonl", *rows)
+    with pytest.raises(CalibrationError, match="4 rows that cannot be used") as error:
+        seal(spec(samples=5), source, tokenizer, "id", tmp_path)  # and not that there are too few
+    assert all((f"row 'r-{n}'" in error.value.what) == bool(n % 2) for n in range(8))
+
+
 def test_checkpoint_without_template(tiny: Path, tmp_path: Path) -> None:
     tokenizer = load_with(tiny, tmp_path / "t", None)
     source = write(tmp_path / "s.jsonl", {"text": LONG})

@@ -53,6 +53,20 @@ def test_groups_that_hold_each_other_end(folder: Path) -> None:
     assert [t.name for t in leaves("a", local_tasks(folder)) if t] == ["wb_mood"]
 
 
+@pytest.mark.timeout(20)
+def test_files_that_include_one_another_do_not_multiply(folder: Path) -> None:
+    every = [f"part{n}.yaml" for n in range(9)]
+    for name in every:
+        (folder / name).write_text(f"include: [{', '.join(every)}]\n")
+    with pytest.raises(RecipeError, match="includes more than 100 files") as caught:
+        local_tasks(folder)
+    assert caught.value.where == f"{folder / 'part0.yaml'}: include"
+    for number, name in enumerate(every):  # a plain chain and a wide file are no bomb
+        (folder / name).write_text(f"include: part{number + 1}.yaml\nk{number}: 1\n")
+    (folder / "wide.yaml").write_text(f"task: wide\ninclude: [{', '.join(every[5:] * 5)}]\n")
+    assert {"k5", "k8"} <= local_tasks(folder)["wide"].config.keys()
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

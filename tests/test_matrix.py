@@ -70,6 +70,19 @@ def test_blackwell_says_that_nobody_published_it() -> None:
     assert not any("Blackwell" in c.reason for c in matrix(named("h200")))
 
 
+@pytest.mark.parametrize("gpu", ["t4", "h200", "b200", "mi300x"])
+def test_a_gguf_file_is_not_for_vllm_and_not_on_the_gpu(gpu: str, tmp_path: Path) -> None:
+    cells = {c.engine: c for c in matrix(named(gpu)) if c.method == "gguf"}
+    assert {name: (c.lane, c.device) for name, c in cells.items()} == {
+        "vllm": ("unsupported", "gpu"),
+        "llamacpp": ("native", "cpu"),
+    }
+    assert "llama.cpp serves it" in cells["vllm"].reason
+    assert "llamacpp, CPU" in shown(tmp_path, None, [gpu], False)
+    assert "GGUF Q4_K_M (llamacpp, CPU)" in shown(tmp_path, None, [gpu, "l4"], False)
+    assert "llamacpp, CPU" not in shown(tmp_path, None, [], False)  # no GPU here to be left alone
+
+
 def test_named_gpus() -> None:
     assert set(GPUS) == {
         *("t4", "a10", "a100", "l4", "l40s", "rtx4090", "h100", "h200", "b200", "mi300x"),

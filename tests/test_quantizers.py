@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artifacts import make_source
 from raw_safetensors import write_raw
 
 from workbench.calibration import seal
@@ -15,6 +16,7 @@ from workbench.envs import ENVIRONMENTS
 from workbench.errors import CheckpointError, JobFailure, RecipeError
 from workbench.progress import silent
 from workbench.quantizers import QUANTIZERS, Task, notes, quantizer
+from workbench.quantizers.awq_mappings import without_match
 from workbench.quantizers.cores import threads
 from workbench.quantizers.llmcompressor import LlmCompressor
 from workbench.quantizers.llmcompressor_checks import ignores_head
@@ -161,6 +163,41 @@ def test_awq_wants_groups_and_an_architecture_it_knows() -> None:
     with pytest.raises(RecipeError) as error:
         tool.check(spec.model_copy(update={"mappings": "Nonesuch"}), SMOL, CPU)
     assert error.value.where == "variants: a: mappings"
+
+
+@pytest.mark.parametrize(
+    ("borrowed", "lacks"),
+    [
+        ("Phi3ForCausalLM", ("re:.*qkv_proj$", "re:.*gate_up_proj$")),
+        ("Gemma2ForCausalLM", ("re:.*pre_feedforward_layernorm$",)),
+        ("Qwen2MoeForCausalLM", ("re:.*mlp.experts.*.gate_proj$",)),
+        ("Qwen3_5ForCausalLM", ("re:.*linear_attn.in_proj_.*$",)),
+        ("Qwen3ForCausalLM", ()),
+        ("Exaone4ForCausalLM", ()),
+        ("Qwen2_5_VLForConditionalGeneration", ()),  # its prefix is the loaded model's
+    ],
+)
+def test_borrowed_mappings_must_name_layers_of_the_model(
+    borrowed: str, lacks: tuple[str, ...], tmp_path: Path
+) -> None:
+    spec = AwqSpec(name="a", group_size=64, mappings=borrowed)
+    model = inspect(make_source(tmp_path / "source"))
+    if not lacks:
+        LlmCompressor().check(spec, model, CPU)
+        return
+    with pytest.raises(RecipeError, match=f"mappings of {borrowed} do not fit") as error:
+        LlmCompressor().check(spec, model, CPU)
+    assert all(repr(pattern) in error.value.what for pattern in lacks)
+    assert "'re:.*o_proj$'" not in error.value.what
+    assert error.value.where == "variants: a: mappings"
+
+
+def test_experts_of_one_tensor_and_modules_without_one_are_left_open() -> None:
+    stem = "model.layers.0."
+    names = [f"{stem}mlp.experts.gate_up_proj", f"{stem}mlp.experts.down_proj"]
+    assert "re:.*mlp.experts.*.gate_proj$" not in without_match("Qwen3MoeForCausalLM", names)
+    assert "re:.*mlp.gate$" in without_match("Qwen3MoeForCausalLM", names)
+    assert "re:.*gelu_impl$" not in without_match("BloomForCausalLM", names)
 
 
 @pytest.mark.parametrize("size", [1, 2])

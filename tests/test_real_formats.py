@@ -23,10 +23,8 @@ from workbench.errors import JobFailure
 from workbench.hardware import detect
 from workbench.progress import silent
 from workbench.quantizers import QuantizeOutcome, Task, quantizer
-from workbench.quantizers.llmcompressor_checks import (
-    AWQ_ARCHITECTURES,
-    SMOOTHQUANT_ARCHITECTURES,
-)
+from workbench.quantizers.awq_mappings import AWQ_ARCHITECTURES, AWQ_LAYERS
+from workbench.quantizers.llmcompressor_checks import SMOOTHQUANT_ARCHITECTURES
 from workbench.quantizers.twin import dequantize
 from workbench.records import Calibration
 from workbench.spec import CalibrationSpec
@@ -418,7 +416,11 @@ from llmcompressor.modifiers.transform import awq
 from llmcompressor.modifiers.transform.smoothquant import dynamic_mappings, utils
 smooth = {*utils.MAPPINGS_REGISTRY, *dynamic_mappings.SMOOTHQUANT_DYNAMIC_MAPPING_REGISTRY}
 found = {*awq.AWQ_MAPPING_REGISTRY, *awq.AWQ_DYNAMIC_MAPPING_REGISTRY}
-print("FOUND", json.dumps([sorted(found), sorted(smooth)]))
+layers = {
+    name: sorted({p for m in mappings for p in (m.smooth_layer, *m.balance_layers)})
+    for name, mappings in awq.AWQ_MAPPING_REGISTRY.items()
+}
+print("FOUND", json.dumps([sorted(found), sorted(smooth), layers]))
 """
 
 PIN = """
@@ -450,9 +452,10 @@ def found(bench: Bench, script: str, *arguments: str) -> str:
 
 
 def test_the_tables_of_architectures_are_the_tools_own(bench: Bench) -> None:
-    awq, smooth = json.loads(found(bench, REGISTRIES))
+    awq, smooth, layers = json.loads(found(bench, REGISTRIES))
     assert tuple(awq) == AWQ_ARCHITECTURES
     assert tuple(smooth) == SMOOTHQUANT_ARCHITECTURES
+    assert {name: sorted({*AWQ_LAYERS[name]}) for name in layers} == layers
 
 
 @pytest.mark.skipif(bool(detect().gpus), reason="memory can be pinned where a GPU is")

@@ -1,5 +1,6 @@
 """Recipes and policies from YAML: each mistake is named with its line, its key and the fix."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def test_loads_and_locks(project: Path) -> None:
     again = load_lock(lock)
     assert again == loaded
     assert again.digest == loaded.digest
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["recipe.yaml", "policy.yaml"])
+def test_a_pipe_is_refused_and_not_waited_for(project: Path, name: str) -> None:
+    (project / name).unlink()
+    os.mkfifo(project / name)
+    with pytest.raises(RecipeError, match="not a regular file") as error:
+        load_recipe(project / "recipe.yaml")
+    assert error.value.where.startswith(str(project / name))
+
+
+def test_a_device_is_refused(project: Path) -> None:
+    (project / "recipe.yaml").unlink()
+    (project / "recipe.yaml").symlink_to("/dev/null")
+    with pytest.raises(RecipeError, match="not a regular file"):
+        load_recipe(project / "recipe.yaml")
 
 
 def test_digest_follows_recipe_and_policy_not_layout(project: Path) -> None:

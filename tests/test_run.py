@@ -14,6 +14,7 @@ import psutil
 import pytest
 from projects import ROOT, edit_recipe
 
+from workbench import __version__
 from workbench.context import new_run
 from workbench.gate import timings_aside
 from workbench.records import Gate
@@ -64,6 +65,16 @@ def test_a_repeated_variant_shows_its_spread(workbench: Call, project: Path) -> 
     assert len(seals) == 3
     assert not (run / "variants" / "good-seed8" / "profile.json").exists()
     assert "How much does the calibration sample decide?" in (run / "report.html").read_text()
+
+
+def test_records_say_which_version_made_them(workbench: Call, project: Path) -> None:
+    assert workbench("run", "recipe.yaml", "--only", "calibrate").returncode == 0
+    run = project / "results" / "smoke"
+    assert json.loads((run / "plan.json").read_text())["workbench"] == __version__
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [
+        e.get("workbench") for e in events if (e["step"], e["event"]) == ("calibrate", "start")
+    ] == [None, __version__]  # what runs the step says so, not what asked for it
 
 
 def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: Path) -> None:

@@ -50,6 +50,27 @@ def refused(path: Path, **arguments: Any) -> CalibrationError:
 # --------------------------------------------------------------------------- JSONL
 
 
+def test_bad_rows_are_told_together(tmp_path: Path) -> None:
+    lines = ['{"text": "a"}', "{", "", "[]", '{"txt": "b"}', '{"text": "\\u00e9"}', '{"text": 3}']
+    error = refused(
+        write(tmp_path / "s.jsonl", "\n".join([*lines, '{"id": "line-1", "text": "c"}']))
+    )
+    first, *told = error.what.split("\n  ")
+    assert first == "5 rows that cannot be used:"
+    assert [line.split(": ")[0] for line in told[:4]] == [f"s.jsonl:{n}" for n in (2, 4, 5, 7)]
+    assert "did you mean 'text'" in told[2] and "the id 'line-1'" in told[4]
+    error = refused(write(tmp_path / "t.csv", 'text,b\nx,1\nx\ny,2\nx,1,2\nz,"3\n'))
+    assert [f"t.csv:{n}" in error.what for n in range(2, 7)] == [False, True, False, True, True]
+    assert "(row 4)" in error.what and "'x'" not in error.what
+
+
+def test_no_more_than_ten_bad_rows_are_told(tmp_path: Path) -> None:
+    error = refused(write(tmp_path / "s.jsonl", '{"text": "a"}\n' + '{"text": 3}\n' * 50))
+    assert error.what.startswith("the first 10 rows") and error.what.count("s.jsonl:") == 10
+    assert "s.jsonl:11: " in error.what and "s.jsonl:12" not in error.what
+    assert error.fix == "correct the row, or remove it", "said once, as it is the same"
+
+
 def test_fields_of_other_names(tmp_path: Path) -> None:
     row = {"uid": "a", "question": "q", "answer": "r", "text": "not this"}
     source = write(tmp_path / "s.jsonl", json.dumps(row))

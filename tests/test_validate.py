@@ -14,6 +14,8 @@ import yaml
 from projects import ROOT, edit_recipe
 from suite_folders import CALLS, GENERATE, SAMPLE, write
 
+from workbench.layer_patterns import endless, modules
+
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -206,6 +208,24 @@ def test_a_list_that_ignores_everything(
     variant = {"name": "w8", "method": "fp8", "ignore": ignore}
     edit_recipe(project, lambda r: r.update(variants=[variant]))
     assert says in refused(workbench)
+
+
+def test_a_pattern_that_backtracks_for_ever_is_refused(workbench: Call, project: Path) -> None:
+    names = ["lm_head", r"re:(\w+\.?)+!"]
+    edit_recipe(
+        project, lambda r: r.update(variants=[{"name": "w8", "method": "fp8", "ignore": names}])
+    )
+    message = refused(workbench)
+    assert "of 'ignore' is not done" in message and r"re:(\\w+\\.?)+!" in message
+    assert re.search(r"recipe\.yaml:\d+: variants: w8: ignore\n", message)
+
+
+def test_the_first_pattern_without_an_end_is_named() -> None:
+    tensors = ["model.layers.0.self_attn.q_proj.weight"]
+    assert modules(tensors)[:2] == ["lm_head", "model"]
+    good = ["lm_head", r"re:^(?!.*self_attn)", r"re:(.*\.)?q_proj$", "re:.*.*.*_proj"]
+    assert endless(good, tensors) is None
+    assert endless([*good, r"re:(\w|.)*!", r"re:(.+)+!"], tensors, 1) == r"re:(\w|.)*!"
 
 
 def test_a_layer_to_ignore_that_is_not_there(workbench: Call, project: Path) -> None:

@@ -34,6 +34,7 @@ from workbench.errors import CalibrationError, RecipeError, did_you_mean
 from workbench.packing import Rendered, Sample, cut, pack, token_digest
 from workbench.sources import SourceRow, read_source, resolve_source
 from workbench.store import write_atomic
+from workbench.tables import Faults
 from workbench.tokenizer import Tokenizer
 
 __all__ = ["MIN_TOKENS", "allocate", "altered", "draw", "resolve_source", "seal", "tokenize_row"]
@@ -109,11 +110,13 @@ def draw(
     samples: list[Sample] = []
     seen: set[str] = set()
     for name, wanted in counts.items():
-        rendered = _render(groups[name], spec, tokenizer, drops, seen)
+        faults = Faults(source)
+        rendered = _render(groups[name], spec, tokenizer, drops, seen, faults)
         if spec.packing == "pack":
             made = pack(rendered, wanted, spec.max_tokens, _separator(tokenizer), len(samples))
         else:
             made = cut(rendered, wanted, spec.max_tokens)
+        faults.tell()
         if len(made) < wanted:
             have = (wanted, len(made))
             raise _too_few(spec, name, have, len(found.rows), drops, source)
@@ -284,15 +287,21 @@ def _render(
     tokenizer: Tokenizer,
     drops: _Drops,
     seen: set[str],
+    faults: Faults,
 ) -> Iterator[Rendered]:
     """Rows of at least `min_tokens`, rendered and tokenized when they are asked for.
 
     A row whose tokens were `seen` is dropped: behind a long system prompt all of a row may be cut
-    off that is its own, and a template may leave it out.
+    off that is its own, and a template may leave it out. One that cannot be rendered goes to
+    `faults`: no set is made then, and more rows are drawn only to tell theirs as well.
     """
     end = spec.max_tokens if spec.packing == "truncate" else None
     for row in rows:
-        text, ids = tokenize_row(row, spec, tokenizer)
+        try:
+            text, ids = tokenize_row(row, spec, tokenizer)
+        except CalibrationError as error:
+            faults.add(error)
+            continue
         own = len(ids)
         if spec.chat_template:
             # Of what the row says: a template's own words would make any row long enough.

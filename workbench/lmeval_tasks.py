@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Loaders of `datasets` that read files.
 FILE_LOADERS = frozenset({"json", "csv", "parquet", "text", "arrow"})
+#: Files that one task may include, and how deep.
+MOST_INCLUDED = 100
+MOST_DEEP = 8
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,13 @@ def local_tasks(folder: Path) -> dict[str, LocalTask]:
     """Tasks, groups and tags of a folder, by name.
 
     Raises:
-        RecipeError: a file is not YAML, or names a data file outside the folder or one that is not
-            there.
+        RecipeError: a file is not YAML, includes too much, or names a data file outside the folder
+            or one that is not there.
     """
     found: dict[str, LocalTask] = {}
     tags: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
-        config = _read(path, folder)
+        config = _read(path)
         name = config.get("task")
         members: tuple[str, ...] = ()
         if isinstance(config.get("group"), str):
@@ -186,8 +189,27 @@ class _Loader(BoundedLoader):
 _Loader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {node.value}")
 
 
-def _read(path: Path, folder: Path, depth: int = 0) -> dict[str, Any]:
-    """One file's keys over those of the files it includes."""
+def _read(path: Path, depth: int = 0, met: list[Path] | None = None) -> dict[str, Any]:
+    """One file's keys over those of the files it includes.
+
+    Args:
+        path: of the file.
+        depth: of inclusion; below `MOST_DEEP` it is read no further.
+        met: files read so far for one task, each as often as it was included.
+
+    Raises:
+        RecipeError: it is not YAML, or the task includes more than `MOST_INCLUDED` files.
+    """
+    met = [] if met is None else met
+    met.append(path)
+    if len(met) > MOST_INCLUDED + 1:
+        raise RecipeError(
+            f"the task includes more than {MOST_INCLUDED} files, each counted as often as another "
+            "includes it",
+            where=f"{met[0]}: include",
+            fix=f"include each file once: files that include one another, as {path.name} is, "
+            "multiply",
+        )
     try:
         value = yaml.load(path.read_text("utf-8-sig"), Loader=_Loader)
     except yaml.MarkedYAMLError as bad:
@@ -201,8 +223,8 @@ def _read(path: Path, folder: Path, depth: int = 0) -> dict[str, Any]:
         ) from None
     config = {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
     merged: dict[str, Any] = {}
-    for name in _texts(config.get("include")) if depth < 8 else ():
+    for name in _texts(config.get("include")) if depth < MOST_DEEP else ():
         included = path.parent / name
         if included.is_file():
-            merged |= _read(included, folder, depth + 1)
+            merged |= _read(included, depth + 1, met)
     return merged | config

@@ -46,6 +46,7 @@ class Cell:
         lane: native, weight-only fallback, emulated or unsupported.
         reason: one sentence.
         source: where the statement comes from.
+        device: what computes, ``gpu`` or ``cpu``: the pinned llama.cpp leaves a GPU alone.
     """
 
     format: str
@@ -54,6 +55,7 @@ class Cell:
     lane: str
     reason: str
     source: str
+    device: str
 
 
 def engines(method: str) -> list[str]:
@@ -81,7 +83,8 @@ def matrix(hardware: Hardware, compute_dtype: str | None = None) -> list[Cell]:
         for engine in engines(method):
             found = lane(method, options, engine, hardware, compute_dtype)
             reason = found.reason + _note(hardware, engine, found)
-            cells.append(Cell(label, method, engine, found.name, reason, found.source))
+            device = "gpu" if hardware.gpus and engine != "llamacpp" else "cpu"
+            cells.append(Cell(label, method, engine, found.name, reason, found.source, device))
     return cells
 
 

@@ -56,9 +56,9 @@ def show(
     if len(answers) == 1:
         ((name, cells),) = answers.items()
         console.print(f"{name}: {_describe(hosts[name])}", highlight=False, markup=False)
-        console.print(_one(cells))
+        console.print(_one(cells, hosts[name]))
     else:
-        console.print(_many(answers))
+        console.print(_many(answers, hosts))
         console.print(
             "w-only: weight-only fallback; emul.: emulated on a dequantized twin; no: unsupported. "
             "Reasons and sources: workbench support --gpu NAME",
@@ -85,17 +85,22 @@ def _lane(name: str) -> str:
     return f"[{_COLOURS.get(name, 'red')}]{name}[/]"
 
 
-def _one(cells: list[Cell]) -> Table:
+def _engine(cell: Cell, hardware: Hardware) -> str:
+    """Who runs it; where there is a GPU, and it is not what computes, that is said."""
+    return f"{cell.engine}, CPU" if hardware.gpus and cell.device == "cpu" else cell.engine
+
+
+def _one(cells: list[Cell], hardware: Hardware) -> Table:
     table = Table()
     for column in ("format", "engine", "lane", "reason", "source"):
         table.add_column(column, overflow="fold")
     for cell in cells:
         reason, source = escape(cell.reason), escape(cell.source)
-        table.add_row(cell.format, cell.engine, _lane(cell.lane), reason, source)
+        table.add_row(cell.format, _engine(cell, hardware), _lane(cell.lane), reason, source)
     return table
 
 
-def _many(answers: Mapping[str, list[Cell]]) -> Table:
+def _many(answers: Mapping[str, list[Cell]], hosts: Mapping[str, Hardware]) -> Table:
     table = Table(box=None, padding=(0, 1))
     table.add_column("format (engine)", no_wrap=True)
     short = {"weight-only fallback": "w-only", "unsupported": "no", "emulated": "emul."}
@@ -104,7 +109,7 @@ def _many(answers: Mapping[str, list[Cell]]) -> Table:
         table.add_column(name)
         for cell in cells:
             text = f"[{_COLOURS.get(cell.lane, 'red')}]{short.get(cell.lane, cell.lane)}[/]"
-            rows.setdefault(f"{cell.format} ({cell.engine})", []).append(text)
+            rows.setdefault(f"{cell.format} ({_engine(cell, hosts[name])})", []).append(text)
     for label, row in rows.items():
         table.add_row(label, *row)
     return table

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench import __version__
 from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.digest import content_id, sha256_file
 from workbench.divergence_inputs import held_out_inputs
@@ -347,7 +348,8 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
             estimate_seconds=None if done else 3.0,
         )
     )
-    return Plan(run=run.name, recipe_digest=loaded.digest, steps=tuple(steps))
+    about = {"run": run.name, "recipe_digest": loaded.digest, "workbench": __version__}
+    return Plan(**about, steps=tuple(steps))
 
 
 def left_out(loaded: Loaded, facts: Facts) -> str:

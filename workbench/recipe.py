@@ -183,7 +183,7 @@ def load_recipe(path: Path) -> Loaded:
     project = find_project(folder) if path.is_file() else None
     recipe = load_spec(path, Recipe)
     policy_path = folder / recipe.policy
-    if not policy_path.is_file():
+    if not policy_path.exists():
         near = (
             [p.name for p in policy_path.parent.glob("*.y*ml")]
             if policy_path.parent.is_dir()

@@ -345,4 +345,9 @@ class Plan(Record):
     schema_: Literal["workbench.plan/1"] = Field("workbench.plan/1", alias="schema")
     run: str
     recipe_digest: str
+    workbench: str = Field(
+        "",
+        description="version that planned it last; the one that did a step is in its 'start' of "
+        "events.jsonl",
+    )
     steps: tuple[PlanStep, ...]

@@ -21,7 +21,7 @@ from typing import Any
 
 from workbench.calibration_spec import CalibrationSpec, ColumnsSpec, HubSource
 from workbench.errors import CalibrationError, did_you_mean
-from workbench.tables import RawRow, is_table, read_file, whole_json
+from workbench.tables import Faults, RawRow, is_table, read_file, whole_json
 from workbench.words import MOST_SHOWN, listed, shortened, shown
 
 SAMPLES_FILE = "samples.jsonl"
@@ -162,7 +162,8 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
     Raises:
         CalibrationError: invalid UTF-8 (with its position), a line that is not JSON, a ragged or
             unclosed row, a damaged parquet file, a missing or wrong field, an unknown role, a
-            duplicate id, no row with the stratum's field; each with file and line or row.
+            duplicate id, no row with the stratum's field; each with file and line or row, up to
+            ten rows together.
     """
     table = is_table(path)
     rows: list[SourceRow] = []
@@ -174,10 +175,12 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
         fields.update(dict.fromkeys(names))
         return _needed(names, columns, by, path)
 
-    for raw in read_file(path, choose):
+    def take(raw: RawRow) -> None:
+        if raw.fault is not None:
+            raise raw.fault
         if raw.value is None:
             skipped.setdefault("blank line", []).append(raw.id)
-            continue
+            return
         fields.update(dict.fromkeys(raw.value))
         row_id = _id(raw, columns, table)
         if row_id in seen:
@@ -193,12 +196,20 @@ def read_rows(path: Path, columns: ColumnsSpec | None = None, by: str | None = N
             if not table:
                 raise _wrong(f"the field '{null}' is null", raw.where) from None
             skipped.setdefault("null", []).append(row_id)
-            continue
+            return
         except _ToolCalls:
             skipped.setdefault("with tool calls", []).append(row_id)
-            continue
+            return
         stratum = None if by is None else _stratum(raw.value.get(by), by, raw.where)
         rows.append(SourceRow(row_id, raw.where, tuple(messages), stratum))
+
+    faults = Faults(path)
+    for raw in read_file(path, choose):
+        try:
+            take(raw)
+        except CalibrationError as error:
+            faults.add(error)
+    faults.tell()
     if by is not None and rows and by not in fields:
         raise _no_stratum(by, fields, path)
     return SourceRows(rows, skipped)

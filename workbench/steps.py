@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
+from workbench import __version__
 from workbench import calibration as calibration_module
 from workbench.artifact import examine
 from workbench.base import BASELINE, BASELINE_GGUF
@@ -72,7 +73,7 @@ def _step(
             events = context.events.of(f"{kind}:{variant}" if variant else kind)
             try:
                 with in_notebook(events.step, context.run.events):
-                    events.emit("start")
+                    events.emit("start", workbench=__version__)
                     record = function(context, *args, **kwargs)
                     events.emit("done")
             except WorkbenchError as error:

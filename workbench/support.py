@@ -25,6 +25,7 @@ from workbench.support_rocm import ROCM_ROWS
 from workbench.support_rows import (
     AWQ_ROWS,
     FP8_ROWS,
+    GGUF_ROWS,
     INT8_ROWS,
     KV_ROWS,
     LLAMACPP_ROWS,
@@ -140,6 +141,7 @@ VLLM_ROWS: tuple[Row, ...] = (
     *INT8_ROWS,
     *NF4_ROWS,
     *ORIGINAL_ROWS,
+    *GGUF_ROWS,
     # ---------------------------------------------------------------- Arm
     Row("fp8", "arm", "emulated", "vLLM has no FP8 W8A8 kernel for Arm CPUs", _DOCS),
     Row("gptq", "arm", "emulated", "vLLM has no GPTQ kernel for Arm CPUs", _DOCS),

@@ -7,7 +7,7 @@ it, the answer is the cautious one, and says so.
 
 from __future__ import annotations
 
-from workbench.support_rows import Row
+from workbench.support_rows import GGUF_ROWS, Row
 
 _DOCS = "vLLM documentation, supported hardware: AMD GPU"
 _WEIGHT_ONLY = (
@@ -36,4 +36,5 @@ ROCM_ROWS: tuple[Row, ...] = (
     ),
     *(_no(m, _WEIGHT_ONLY) for m in ("gptq", "awq", "gptqmodel", "auto-gptq", "autoawq")),
     _no("nf4", "bitsandbytes is not among the methods of vLLM's ROCm platform"),
+    *GGUF_ROWS,
 )

@@ -203,6 +203,18 @@ NF4_ROWS: tuple[Row, ...] = tuple(
     for where in ("cuda", "x86", "arm")
 )
 
+#: llama.cpp serves these files whatever the recipe's engine is (`workbench.spec.Recipe.engine`).
+GGUF_ROWS: tuple[Row, ...] = (
+    Row(
+        "gguf",
+        "any",
+        "unsupported",
+        "vLLM 0.32 reads no GGUF file: that is in vllm-gguf-plugin, which the vllm environment "
+        "does not have; llama.cpp serves it",
+        f"{_VLLM}: 'gguf' is not in QUANTIZATION_METHODS",
+    ),
+)
+
 #: Whether an engine can keep keys and values in FP8; asked beside the rows of the weights' method.
 KV_ROWS: tuple[Row, ...] = (
     Row(

@@ -26,6 +26,9 @@ _BATCH = 1024
 #: Characters of one cell of a CSV file; Python's own limit of 131,072 is less than a long document.
 MOST_CHARACTERS = 1 << 27
 
+#: Rows that cannot be used are told together, up to so many.
+MOST_TOLD = 10
+
 #: Given the names of a table's columns, those that are needed; raises where one is missing.
 Choose = Callable[[tuple[str, ...]], Sequence[str]]
 
@@ -38,11 +41,60 @@ class RawRow:
         id: ``line-<number>`` of a JSONL file, ``row-<number>`` of a table, counted from 1.
         where: file and line, or file and row.
         value: its fields; None of a blank line.
+        fault: what is wrong with it alone; the rows after it can still be read.
     """
 
     id: str
     where: str
     value: dict[str, Any] | None
+    fault: CalibrationError | None = None
+
+
+class Faults:
+    """What is wrong with the rows of a file, gathered to be told together.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: list[CalibrationError] = []
+
+    def add(self, fault: CalibrationError) -> None:
+        """Keep one.
+
+        Raises:
+            CalibrationError: there are `MOST_TOLD` now; the rest of the file is not looked at.
+        """
+        self._found.append(fault)
+        if len(self._found) == MOST_TOLD:
+            self.tell("the first ")
+
+    def tell(self, which: str = "") -> None:
+        """End with what was found, if anything was.
+
+        Args:
+            which: said before the number.
+
+        Raises:
+            CalibrationError: the fault itself where there is one, else a list of all.
+        """
+        if len(self._found) == 1:
+            raise self._found[0]
+        if not self._found:
+            return
+        fixes = {fault.fix for fault in self._found}
+        listing = "".join(
+            f"\n  {fault.where.replace(str(self._path), self._path.name)}: {fault.what}"
+            + (f" ({fault.fix})" if fault.fix and len(fixes) > 1 else "")
+            for fault in self._found
+        )
+        raise CalibrationError(
+            f"{which}{len(self._found)} rows that cannot be used:{listing}",
+            where=str(self._path),
+            fix=fixes.pop() if len(fixes) == 1 else "mend each row named, or remove it",
+        )
 
 
 def is_table(path: Path) -> bool:
@@ -58,7 +110,8 @@ def read_file(path: Path, choose: Choose) -> Iterator[RawRow]:
         choose: asked once, for a table alone.
 
     Raises:
-        CalibrationError: the file is damaged; says where and how to mend it.
+        CalibrationError: the file is damaged, so that no row after the place can be told from the
+            next; says where and how to mend it. What is wrong with one row alone is its `fault`.
     """
     kind = path.suffix.lower()
     if kind == ".csv":
@@ -76,24 +129,32 @@ def _jsonl(path: Path) -> Iterator[RawRow]:
         lines.pop()  # the newline at the end of the file begins no line
     for number, raw in enumerate(lines, 1):
         where = f"{path}:{number}"
+        value, fault = None, None
         try:
-            line = raw.removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise _not_utf8(offset + error.start, where) from error
+            value = _object(raw.removesuffix(b"\r"), offset, where)
+        except CalibrationError as error:
+            fault = error
         offset += len(raw) + 1
-        value = None
-        if line.strip():
-            try:
-                value = whole_json(line)
-            except (ValueError, RecursionError) as error:
-                raise CalibrationError(
-                    f"a line is not JSON: {error}", where=where, fix="one JSON object a line"
-                ) from error
-            if not isinstance(value, dict):
-                raise CalibrationError(
-                    "a line is not a JSON object", where=where, fix='{"text": "..."}'
-                )
-        yield RawRow(f"line-{number}", where, value)
+        yield RawRow(f"line-{number}", where, value, fault)
+
+
+def _object(raw: bytes, offset: int, where: str) -> dict[str, Any] | None:
+    """The JSON object of a line; None of a blank one."""
+    try:
+        line = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(offset + error.start, where) from error
+    if not line.strip():
+        return None
+    try:
+        value = whole_json(line)
+    except (ValueError, RecursionError) as error:
+        raise CalibrationError(
+            f"a line is not JSON: {error}", where=where, fix="one JSON object a line"
+        ) from error
+    if not isinstance(value, dict):
+        raise CalibrationError("a line is not a JSON object", where=where, fix='{"text": "..."}')
+    return value
 
 
 def whole_json(text: str) -> Any:
@@ -140,11 +201,13 @@ def _csv(path: Path, choose: Choose) -> Iterator[RawRow]:
             with long_cells():
                 cells = next(reader, None)
         except csv.Error as error:
-            raise CalibrationError(
+            fault = CalibrationError(
                 f"a row cannot be read: {error}",
                 where=f"{path}:{begun}",
                 fix="close every quote, and double a quote inside a quoted cell",
-            ) from error
+            )
+            yield RawRow(f"row-{number + 1}", f"{path}:{begun}", None, fault)
+            return  # where the next row begins is not known
         if cells is None:
             break
         line = reader.line_num + 1
@@ -154,11 +217,13 @@ def _csv(path: Path, choose: Choose) -> Iterator[RawRow]:
             continue
         number += 1
         if cells and len(cells) != len(header):
-            raise CalibrationError(
+            fault = CalibrationError(
                 f"a row has {len(cells)} cells, the header has {len(header)}",
                 where=f"{path}:{begun} (row {number})",
                 fix="quote cells that hold commas or line ends",
             )
+            yield RawRow(f"row-{number}", f"{path}:{begun}", None, fault)
+            continue
         value = dict(zip(header, cells, strict=True)) if cells else None
         yield RawRow(f"row-{number}", f"{path}:{begun}", value)
     if header is None:

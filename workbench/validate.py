@@ -18,6 +18,7 @@ from workbench.checkpoint import is_linear, read_config, read_tensors
 from workbench.contamination import compare, described, refuse
 from workbench.context import Context
 from workbench.errors import DiskFull, RecipeError, did_you_mean
+from workbench.layer_patterns import refuse_endless
 from workbench.lmeval import check as check_lm_eval
 from workbench.lmeval_tasks import most_documents
 from workbench.load_findings import load_findings
@@ -173,6 +174,7 @@ def _variants(context: Context) -> list[Finding]:
     findings: list[Finding] = []
     for variant in recipe.all_variants:
         if variant.name != BASELINE:
+            refuse_endless(variant, read_tensors(context.model_path))
             quantizer(variant.method).check(variant, facts.checkpoint, facts.hardware)
             findings += [Finding("warn", note) for note in notes(variant, facts.checkpoint)]
             findings += _ignored(context, variant)

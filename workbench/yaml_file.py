@@ -94,10 +94,15 @@ def read_yaml(path: Path, error: type[UserError] = RecipeError) -> tuple[Any, ya
     """Parse one YAML document; returns its value and its node tree (for line numbers).
 
     Raises:
-        UserError: of the class given - missing file, not UTF-8, not YAML, a key given twice, more
-            than `LARGEST`, `MOST_VALUES` or `MOST_DEPTH`.
+        UserError: of the class given - missing file, not UTF-8, not YAML, a key given twice, not
+            a regular file, more than `LARGEST`, `MOST_VALUES` or `MOST_DEPTH`.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # Opening a pipe waits for whoever writes into it, and a device may have no end.
+            raise error(
+                "this is not a regular file", where=str(path), fix="save it as a file, and name it"
+            )
         if path.is_file() and (size := path.stat().st_size) > LARGEST:
             raise error(
                 f"the file is larger than {LARGEST >> 20} MiB ({size:,} bytes)",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from workbench.checkpoint import read_config
 from workbench.errors import RecipeError, did_you_mean
+from workbench.quantizers.awq_mappings import AWQ_ARCHITECTURES, without_match
 from workbench.quantizers.gguf_architectures import ARCHITECTURES
 from workbench.records import Checkpoint, Hardware
 from workbench.safetensors_header import read_header
@@ -41,23 +42,6 @@ SMALLEST_GRID = 3
 BLOCK = 128
 
 # fmt: off
-#: Architectures AWQ has layer mappings for (llmcompressor 0.14.0.1, AWQ_MAPPING_REGISTRY and
-#: AWQ_DYNAMIC_MAPPING_REGISTRY).
-AWQ_ARCHITECTURES = (
-    "AfmoeForCausalLM", "BloomForCausalLM", "Cohere2ForCausalLM", "Cohere2MoeForCausalLM",
-    "Cohere2VisionForConditionalGeneration", "CohereForCausalLM", "DeepseekV2ForCausalLM",
-    "DeepseekV3ForCausalLM", "Ernie4_5_MoeForCausalLM", "Exaone4ForCausalLM", "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Glm4MoeForCausalLM",
-    "Glm4MoeLiteForCausalLM", "GlmMoeDsaForCausalLM", "GraniteForCausalLM",
-    "Llama4ForConditionalGeneration", "LlamaForCausalLM", "Mistral3ForConditionalGeneration",
-    "MistralForCausalLM", "MuseGlimmerForConditionalGeneration", "NanbeigeForCausalLM",
-    "Olmo3ForCausalLM", "OlmoForCausalLM", "Phi3ForCausalLM", "Phi3VForCausalLM",
-    "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2_5OmniModel",
-    "Qwen2_5OmniThinkerForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
-    "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM",
-    "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration", "SeedOssForCausalLM", "Step3p5ForCausalLM",
-)
 #: Architectures SmoothQuant has layer mappings for (llmcompressor 0.14.0.1, MAPPINGS_REGISTRY and
 #: SMOOTHQUANT_DYNAMIC_MAPPING_REGISTRY).
 SMOOTHQUANT_ARCHITECTURES = (
@@ -202,13 +186,14 @@ def check_gptq(variant: GptqSpec, checkpoint: Checkpoint) -> None:
 
 
 def check_awq(variant: AwqSpec, checkpoint: Checkpoint) -> None:
-    """Refuse an architecture without layer mappings, a grid that searches nothing, and bad groups.
+    """Refuse layer mappings that do not fit, a grid that searches nothing, and bad groups.
 
     The grid is the unscaled layer and `grid_size - 1` ratios from 0 to 1: of 1 only the former is
     left, and 2 divides by zero in llmcompressor 0.14.0.1 (`_get_grid_search_params`).
 
     Raises:
-        RecipeError: with the architectures there are mappings for, or a grid that works.
+        RecipeError: with the architectures there are mappings for, the layers borrowed ones miss,
+            or a grid that works.
     """
     if variant.grid_size < SMALLEST_GRID:
         raise RecipeError(
@@ -226,6 +211,14 @@ def check_awq(variant: AwqSpec, checkpoint: Checkpoint) -> None:
             fix=f"{did_you_mean(wanted, AWQ_ARCHITECTURES)}name an architecture with the same "
             f"layers as 'mappings', or use 'gptq', which needs none. Known are "
             f"{', '.join(AWQ_ARCHITECTURES)}",
+        )
+    names = _shapes(checkpoint) if wanted != checkpoint.architecture else {}
+    if names and (missing := without_match(wanted, names)):
+        raise RecipeError(
+            f"AWQ's layer mappings of {wanted} do not fit the model: no layer of it matches "
+            f"{', '.join(repr(pattern) for pattern in missing)}",
+            where=f"variants: {variant.name}: mappings",
+            fix="name an architecture with the same layers, or use 'gptq', which needs none",
         )
     check_group(variant, checkpoint)
 
@@ -253,17 +246,21 @@ def check_fp8(variant: Fp8Spec, checkpoint: Checkpoint) -> None:
     """
     if variant.scheme != "block":
         return
-    shapes = {
-        name: tensor.shape
-        for shard in sorted(Path(checkpoint.path).glob("*.safetensors"))
-        for name, tensor in read_header(shard).items()
-    }
-    if bad := block_misfit(checkpoint.linear_input_widths, shapes):
+    if bad := block_misfit(checkpoint.linear_input_widths, _shapes(checkpoint)):
         raise RecipeError(
             bad,
             where=f"variants: {variant.name}: scheme",
             fix="use 'dynamic', which is data-free too, or 'static'",
         )
+
+
+def _shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
+    """Shapes of a checkpoint's tensors, by name."""
+    return {
+        name: tensor.shape
+        for shard in sorted(Path(checkpoint.path).glob("*.safetensors"))
+        for name, tensor in read_header(shard).items()
+    }
 
 
 def block_misfit(widths: Sequence[int], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
