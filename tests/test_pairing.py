@@ -7,7 +7,7 @@ import pytest
 from builders import checkpoint, edit, evidence, rows, serving, variant
 from builders import table as pairs
 
-from workbench import checks
+from workbench import measured_checks
 from workbench.artifact_records import ArtifactCheck
 from workbench.base import BASELINE_GGUF
 from workbench.evidence import Evidence, Paired, Refusal, VariantEvidence, pair, pair_repeat
@@ -149,7 +149,7 @@ def test_speed_is_compared_with_the_reference(found: Evidence) -> None:
 
 
 def test_size_is_compared_with_the_original_checkpoint(found: Evidence) -> None:
-    size = checks.size(SizeCheck(max_ratio=0.5), found, found.variants[0])
+    size = measured_checks.size(SizeCheck(max_ratio=0.5), found, found.variants[0])
     assert size.value == 99_000_000 / checkpoint().weight_bytes
     assert "times the baseline's" in size.sentence
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workbench import checks as checking
+from workbench import measured_checks as measuring
 from workbench import noise, sensitivity
 from workbench.base import BASELINE
 from workbench.digest import content_id
@@ -180,8 +181,8 @@ def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> Vari
     checks = (
         checking.artifact(variant),
         *(checking.quality(check, evidence, variant) for check in policy.quality),
-        *(checking.performance(check, evidence, variant) for check in policy.performance),
-        *(checking.size(check, evidence, variant) for check in policy.size),
+        *(measuring.performance(check, evidence, variant) for check in policy.performance),
+        *(measuring.size(check, evidence, variant) for check in policy.size),
     )
     verdict, reason = _verdict(checks)
     if todo := _todo(evidence, variant):

@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 
 from workbench import stats
 from workbench.base import BASELINE
-from workbench.checks import MIN_REQUESTS, performance_name, points
+from workbench.checks import points
+from workbench.measured_checks import MIN_REQUESTS, performance_name
 from workbench.plan import Facts, variant_lane
 from workbench.recipe import Loaded
 from workbench.spec import QualityCheck

@@ -1,0 +1,233 @@
+"""The checks of what was measured on a server or a disk, as `workbench.checks` has the rest. Pure.
+
+performance  a ratio to the baseline, or an absolute target, of one figure of the profile; the
+figures have no interval here, and the sentence says how many runs and requests
+size         bytes of weights against the unquantized checkpoint's, or peak memory
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.checks import reference_name
+from workbench.evidence import (
+    Evidence,
+    Refusal,
+    VariantEvidence,
+    first_difference,
+    missing,
+    wrong_weights,
+)
+from workbench.load_records import LoadSummary
+from workbench.quiet import believed
+from workbench.records import Check, CheckStatus, LoadPoint, Profile
+from workbench.spec import PerformanceCheck, SizeCheck
+
+#: Fewer completed requests than this say nothing about a median, let alone a p95.
+MIN_REQUESTS = 8
+
+
+def performance_name(check: PerformanceCheck) -> str:
+    """What a check of one figure of the profile is called."""
+    return f"{check.metric} {check.workload} x{check.concurrency}"
+
+
+def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
+    """One figure of the profile, as a ratio to the baseline's or against an absolute target."""
+    name = performance_name(check)
+    relative = check.max_ratio is not None or check.min_ratio is not None
+    limit = next(
+        x
+        for x in (check.max_ratio, check.min_ratio, check.max_value, check.min_value)
+        if x is not None
+    )
+    details: dict[str, Any] = {
+        "metric": check.metric,
+        "workload": check.workload,
+        "concurrency": check.concurrency,
+        "relative": relative,
+    }
+
+    def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
+        return Check(
+            name=name,
+            kind="performance",
+            tier=check.tier,
+            status=status,
+            sentence=f"{name}: {sentence}.",
+            limit=limit,
+            details=details,
+            **values,
+        )
+
+    refusal = _profiles(evidence, variant, relative)
+    if refusal:
+        return answer(refusal.status, refusal.sentence)
+    figures: list[float] = []
+    requests: list[int] = []
+    reference = evidence.reference(variant)
+    sides = (variant, reference) if relative else (variant,)
+    for side in sides:
+        found = _figure(side, check)
+        if isinstance(found, Refusal):
+            return answer(found.status, found.sentence)
+        point, figure = found
+        figures.append(figure)
+        requests.append(point.completed)
+    details["variant_value"] = figures[0]
+    count = min(requests)
+    if relative:
+        details["baseline_value"] = figures[1]
+        if figures[1] <= 0:
+            return answer(
+                "INCONCLUSIVE", f"{reference_name(variant)}'s figure is 0, so there is no ratio"
+            )
+    value = figures[0] / figures[1] if relative else figures[0]
+    lower_is_better = check.max_ratio is not None or check.max_value is not None
+    good = value <= limit if lower_is_better else value >= limit
+    what = f"{value:.3g} times {reference_name(variant)}'s" if relative else f"{value:.4g}"
+    bound = "at most" if lower_is_better else "at least"
+    loads = [load for side in sides for load in _loads(side, check)]
+    status, noise = believed("PASS" if good else "FAIL", *(load.quiet for load in loads))
+    runs = min((load.repeats for load in loads), default=1)
+    of = "a single run" if runs == 1 else f"{runs} runs with a total"
+    return answer(
+        status,
+        f"{what}, where {bound} {limit:.4g} is accepted ({of} of {count} requests)"
+        + (f"; {noise}" if noise else ""),
+        value=value,
+        n=count,
+    )
+
+
+def _loads(side: VariantEvidence, check: PerformanceCheck) -> list[LoadSummary]:
+    """What is known of the load a check reads, beside its figures; old profiles hold nothing."""
+    load = {"arrivals": "closed", "concurrency": check.concurrency}
+    return [
+        found
+        for found in (side.profile.loads if side.profile else ())
+        if found.workload == check.workload and found.arrivals == load
+    ]
+
+
+def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, float] | Refusal:
+    assert side.profile is not None
+    found = [
+        p
+        for p in side.profile.points
+        if p.workload == check.workload and p.concurrency == check.concurrency
+    ]
+    if len(found) != 1:
+        return Refusal("MISSING", f"{side.variant} was not measured at that load")
+    point, figure = found[0], getattr(found[0], check.metric)
+    asked = point.completed + point.failed
+    if figure is None or point.completed == 0:
+        return Refusal("MISSING", f"none of {side.variant}'s {asked} requests completed")
+    if point.failed:
+        return Refusal(
+            "INCONCLUSIVE",
+            f"{point.failed} of {side.variant}'s {asked} requests failed, and the figures of the "
+            "others would flatter it",
+        )
+    if point.completed < MIN_REQUESTS:
+        return Refusal(
+            "INCONCLUSIVE",
+            f"{side.variant} completed {point.completed} requests, fewer than {MIN_REQUESTS}",
+        )
+    return point, float(figure)
+
+
+def _profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> Refusal | None:
+    """Refuse profiles that are missing, emulated, of other weights, or not alike."""
+    reference = evidence.reference(variant)
+    for side in (variant, reference) if relative else (variant,):
+        profile = side.profile
+        if profile is None:
+            return missing(side, "profile", "was not profiled")
+        if profile.variant != side.variant:
+            return Refusal(
+                "NOT COMPARABLE", f"the profile of {side.variant} is of {profile.variant}"
+            )
+        if profile.serving.lane.name == "emulated":
+            return Refusal(
+                "NOT COMPARABLE",
+                "emulated lane: speed and memory cannot be measured on a dequantized twin",
+            )
+        wrong = wrong_weights(evidence, side, profile.serving)
+        if wrong:
+            return wrong
+    if relative and variant.profile and reference.profile:
+        difference = first_difference(_setting(reference.profile), _setting(variant.profile))
+        if difference:
+            return Refusal("NOT COMPARABLE", f"the profiles were not made alike: {difference}")
+    return None
+
+
+def _setting(profile: Profile) -> dict[str, Any]:
+    serving = profile.serving
+    return {
+        "engine": serving.engine,
+        "engine_version": serving.engine_version,
+        "hardware": serving.hardware,
+        "max_model_len": serving.max_model_len,
+    }
+
+
+def size(check: SizeCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
+    """Bytes of weights, which any lane knows, or peak memory, which the emulated lane does not."""
+    details: dict[str, Any] = {"metric": check.metric}
+
+    def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
+        return Check(
+            name=check.metric,
+            kind="size",
+            tier=check.tier,
+            status=status,
+            sentence=f"{check.metric}: {sentence}.",
+            limit=check.max_ratio,
+            details=details,
+            **values,
+        )
+
+    found = (
+        _weight_bytes(evidence, variant)
+        if check.metric == "weight_bytes"
+        else _peak_bytes(evidence, variant)
+    )
+    if isinstance(found, Refusal):
+        return answer(found.status, found.sentence)
+    size, baseline = found
+    details |= {"variant_value": size, "baseline_value": baseline}
+    if baseline <= 0 or size <= 0:
+        return answer("MISSING", "a size of 0 bytes was recorded, so there is no ratio")
+    value = size / baseline
+    # Bytes on disk are compared with the checkpoint's own, whatever engine serves the variant.
+    whose = "the baseline" if check.metric == "weight_bytes" else reference_name(variant)
+    return answer(
+        "PASS" if value <= check.max_ratio else "FAIL",
+        f"{value:.3g} times {whose}'s ({size / 1e6:.1f} of {baseline / 1e6:.1f} MB), "
+        f"where at most {check.max_ratio:.4g} is accepted",
+        value=value,
+    )
+
+
+def _weight_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
+    if variant.manifest is None:
+        return missing(variant, "quantize", "has no manifest, so its size is unknown")
+    return variant.manifest.weight_bytes, evidence.checkpoint.weight_bytes
+
+
+def _peak_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
+    refusal = _profiles(evidence, variant, relative=True)
+    if refusal:
+        return refusal
+    ours, theirs = variant.profile, evidence.reference(variant).profile
+    assert ours is not None and theirs is not None
+    # Device memory where both have it: on a GPU the process's own memory is beside the point.
+    for one, other in (
+        (ours.peak_gpu_bytes, theirs.peak_gpu_bytes),
+        (ours.peak_memory_bytes, theirs.peak_memory_bytes),
+    ):
+        if one is not None and other is not None:
+            return one, other
+    return Refusal("MISSING", "peak memory was not measured on both")
