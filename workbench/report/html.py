@@ -28,7 +28,7 @@ from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
-from workbench.report import divergence, text
+from workbench.report import divergence, loads, text
 
 #: Regressions shown for each variant and suite; the rest is counted.
 REGRESSIONS = 20
@@ -90,6 +90,7 @@ def render(
         regressions_shown=REGRESSIONS,
         forest=_figure(plots.forest(gate)),
         latency=_figure(plots.latency(evidence)),
+        freed={side.variant: loads.freed_sentence(evidence, side) for side in evidence.sides},
         size=_figure(plots.size_and_loss(gate, evidence)),
         divergence=diverged,
         divergence_figure=_figure(diverged.figure) if diverged else None,
@@ -118,6 +119,9 @@ def _template() -> Template:
         text.megabytes,
         text.seconds,
         asked_of,
+        loads.open_loops,
+        loads.remarks,
+        loads.said_load,
     ):
         environment.filters[function.__name__] = function
     return environment.from_string(_file("report.html.j2"))

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from workbench.arrivals import AnyArrivals, Arrivals
-from workbench.load_records import Figure, HighestRate, LoadSummary
-from workbench.memory import MemoryStatement
+from workbench.evidence import Evidence, VariantEvidence
+from workbench.load_records import Figure, LoadSummary
+from workbench.memory import MemoryStatement, freed
 from workbench.passes import load_name
 from workbench.records import Profile
 from workbench.report import text
@@ -65,15 +66,28 @@ def remarks(record: Profile) -> Iterator[tuple[str, str]]:
                 f"{load.tokens.without_usage} answers without usage",
             )
     for workload, found in record.highest_rates.items():
-        yield f"highest rate of {workload}", _rate(found)
+        yield f"highest rate of {workload}", found.sentence
     if record.memory is not None:
         yield "KV cache", _memory(record.memory)
     elif record.memory_unknown:
         yield "KV cache", f"not estimated: {record.memory_unknown}"
 
 
-def _rate(found: HighestRate) -> str:
-    return found.sentence
+def open_loops(record: Profile) -> list[LoadSummary]:
+    """The loads whose requests arrive by themselves: they are no points of a concurrency."""
+    return [load for load in record.loads if load.arrivals["arrivals"] != "closed"]
+
+
+def freed_sentence(evidence: Evidence, side: VariantEvidence) -> str:
+    """What a variant frees in KV tokens; empty for a reference, or where nobody stated it."""
+    reference = evidence.reference(side)
+    ours = side.profile.memory if side.profile else None
+    theirs = reference.profile.memory if reference.profile else None
+    if side is reference or ours is None or theirs is None:
+        return ""
+    if ours.estimate.length != theirs.estimate.length:
+        return ""
+    return freed(theirs, ours).sentence
 
 
 def _memory(said: MemoryStatement) -> str:
