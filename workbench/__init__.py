@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.context import open_run
+    from workbench.load_table import loads
     from workbench.report import show
     from workbench.sample_table import samples
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_run", "samples", "show"]
+__all__ = ["__version__", "loads", "open_run", "samples", "show"]
 
 _LAZY = {
+    "loads": "workbench.load_table",
     "open_run": "workbench.context",
     "samples": "workbench.sample_table",
     "show": "workbench.report",

@@ -28,15 +28,13 @@ def load_findings(context: Context) -> list[Finding]:
     from workbench.validate import Finding
 
     profile = context.loaded.recipe.profile
-    _policy(context, profile)
-    if profile is None:
-        return []
-    for workload in profile.workloads:
+    for workload in profile.workloads if profile else ():
         if workload.trace is not None:
             _trace(context, workload)
         if workload.suite is not None:
             _suite(context, workload)
-    return [Finding("warn", said) for said in _surprises(profile)]
+    _policy(context, profile)
+    return [Finding("warn", said) for said in (_surprises(profile) if profile else ())]
 
 
 def _policy(context: Context, profile: ProfileSpec | None) -> None:

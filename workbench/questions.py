@@ -249,8 +249,13 @@ def likelihood(
     return total
 
 
-def fake_answers(suite: Suite, tokenizer: Tokenizer) -> dict[str, Any]:
+def fake_answers(suite: Suite, tokenizer: Tokenizer, as_ids: bool = False) -> dict[str, Any]:
     """What the fake server must know to answer a suite rightly.
+
+    Args:
+        suite: whose samples it will be asked.
+        tokenizer: of the checkpoint.
+        as_ids: prompts come as token ids, which the server reads as their numbers.
 
     Returns:
         sha256 of a prompt -> ``text``, a right answer, and ``choices``, the log-probability of
@@ -265,7 +270,10 @@ def fake_answers(suite: Suite, tokenizer: Tokenizer) -> dict[str, Any]:
             known[digest] = {"tool_calls": target}
             continue
         right = target[0] if isinstance(target, list) else target
-        known[sha256_text(render_prompt(suite.spec, sample, tokenizer))] = {
+        prompt = render_prompt(suite.spec, sample, tokenizer)
+        if as_ids:
+            prompt = " ".join(map(str, tokenizer.encode(prompt, False)))
+        known[sha256_text(prompt)] = {
             "text": right if isinstance(right, str) else json.dumps(right, ensure_ascii=False),
             "choices": {c: -0.25 if c == target else -4.0 for c in sample.choices or ()},
         }

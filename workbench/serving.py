@@ -168,6 +168,8 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         known: dict[str, Any] = {}
         for suite in context.suites.values():
             known.update(fake_answers(suite, context.tokenizer))
+        for suite in context.load_suites.values():
+            known.update(fake_answers(suite, context.tokenizer, as_ids=True))
         write_atomic(answers, json.dumps(known).encode())
         extra["WORKBENCH_FAKE_ANSWERS"] = str(answers)
     begun = time.monotonic()

@@ -1,0 +1,176 @@
+"""A recipe's loads from `validate` to the report, on the shipped fakes."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from projects import edit_recipe
+
+import workbench as package
+from workbench.load_table import COLUMNS
+from workbench.records import Profile
+from workbench.store import read_record
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+TRACE = [
+    {"at": 0.0, "input_tokens": 20, "output_tokens": 4},
+    {"at": 0.2, "output_tokens": 6, "prompt": "Dear support, my parcel is late."},
+]
+
+
+def profiled(project: Path, **changes: Any) -> None:
+    """The smoke recipe with one variant, one suite, and loads of every kind."""
+    profile: dict[str, Any] = {
+        "workloads": [
+            {"name": "short", "prompt_tokens": 16, "output_tokens": 8},
+            {"preset": "short-question", "requests": 4},
+            {"name": "monday", "trace": "monday.jsonl"},
+            {"name": "orders", "suite": "short_question", "requests": 6, "concurrency": [2]},
+        ],
+        "concurrency": [1, 4],
+        "arrivals": [{"arrivals": "poisson", "rate": 40}],
+        "requests": 8,
+        "targets": {"ttft_ms": 20000},
+    }
+    (project / "monday.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TRACE))
+    edit_recipe(
+        project,
+        lambda r: r.update(
+            variants=[{"name": "good", "method": "fake"}],
+            evaluate={"suites": ["sentiment"], "noise_floor": False, "limit": 40},
+            profile=profile | changes,
+            policy="policy.yaml",
+        ),
+    )
+    (project / "policy.yaml").write_text(
+        "schema: workbench.policy/1\nname: p\n"
+        "quality: [{suite: sentiment, margin: 0.2, min_n: 20}]\n"
+        "performance: [{metric: ttft_ms_p50, workload: short, concurrency: 4, max_value: 9000}]\n"
+    )
+
+
+def test_every_kind_of_load_from_recipe_to_report(
+    workbench: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiled(project)
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode in (0, 11), done.stdout + done.stderr
+    folder = project / "results" / "smoke"
+    record = read_record(folder / "variants" / "good" / "profile.json", Profile)
+    found = [(load.workload, load.arrivals["arrivals"], load.requests) for load in record.loads]
+    assert found == [
+        *[("short", kind, 8) for kind in ("closed", "closed", "poisson")],
+        *[("short-question", kind, 4) for kind in ("closed", "closed", "poisson")],
+        ("monday", "trace", 2),
+        *[("orders", kind, 6) for kind in ("closed", "poisson")],
+    ]
+    assert all(load.completed == load.requests for load in record.loads[:7])
+    orders = record.loads[7]
+    assert orders.correct is not None and orders.good is not None
+    # The fake knows most of the answers, and asks of a suite are graded by the suite's scorer.
+    assert 0 < orders.correct.count <= orders.good.count <= 6
+    assert record.memory is None and record.memory_unknown == ""
+    gate = json.loads((folder / "gate.json").read_text())
+    checks = {c["name"]: c for c in gate["variants"][0]["checks"]}
+    assert checks["ttft_ms_p50 short x4"]["status"] in ("PASS", "INCONCLUSIVE")
+    page = (folder / "report.html").read_text()
+    assert "short poisson 40/s" in page and "monday replay" in page
+    monkeypatch.chdir(project)
+    table = package.loads()
+    assert list(table.columns) == list(COLUMNS)
+    assert not [name for name in COLUMNS if name not in (package.loads.__doc__ or "")]
+    assert not table.duplicated(["variant", "workload", "arrivals", "concurrency", "figure"]).any()
+    one = table.query("variant == 'good' and workload == 'short' and concurrency == 4")
+    by_figure = one.set_index("figure")["value"]
+    assert by_figure["ttft_ms_p50"] == record.loads[1].ttft_ms.p50.value
+    assert by_figure["good_share"] == 1.0
+    # Nothing changed: nothing is measured again. Another trace is another load.
+    again = workbench("run", "recipe.yaml")
+    assert "profile:good: cached" in again.stdout or "cached" in again.stdout
+    rows = [*TRACE, {"at": 0.3, "input_tokens": 9, "output_tokens": 3}]
+    (project / "monday.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    planned = workbench("plan", "recipe.yaml").stdout
+    line = next(line for line in planned.splitlines() if "profile:good" in line)
+    assert "to do" in line
+
+
+def test_an_interrupted_profile_keeps_what_was_measured(workbench: Call, project: Path) -> None:
+    profiled(project)
+    (project / "faults.json").write_text("{}")
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode in (0, 11), done.stdout + done.stderr
+    (made,) = {
+        path.parent
+        for path in (project / "results" / "artifacts").glob("profile-*/record.json")
+        if json.loads(path.read_text())["variant"] == "good"
+    }
+    kept = {path.name: path.read_bytes() for path in (made / "loads").iterdir()}
+    assert len(kept) == 9
+    (made / "record.json").unlink()
+    (made / "loads" / "short.x4.0.json").unlink()
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode in (0, 11), done.stdout + done.stderr
+    record = read_record(project / "results/smoke/variants/good/profile.json", Profile)
+    assert record.resumed == 8
+    now = {path.name: path.read_bytes() for path in (made / "loads").iterdir()}
+    assert {name for name in kept if now[name] != kept[name]} == {"short.x4.0.json"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"workloads": [{"preset": "short-questoin"}]}, "did you mean 'short-question'"),
+        ({"workloads": [{"name": "m", "trace": "tuesday.jsonl"}]}, "'tuesday.jsonl' of workload"),
+        (
+            {"workloads": [{"name": "o", "suite": "short_questoin"}]},
+            "did you mean 'short_question'",
+        ),
+        ({"workloads": [{"name": "o", "suite": "sentiment"}]}, "rank"),
+        ({"workloads": [{"name": "o", "suite": "summarization"}]}, "gives grades"),
+        ({"workloads": [{"preset": "long-context"}]}, "serve.max_model_len is 1024"),
+        ({"concurrency": [1]}, "the recipe profiles"),
+        ({"arrivals": [{"arrivals": "poison", "rate": 3}]}, "poisson"),
+        ({"targets": {}}, "no target"),
+        ({"targets": None}, "quality goodput"),
+    ],
+)
+def test_loads_that_cannot_be_asked_are_refused(
+    workbench: Call, project: Path, changes: dict[str, Any], says: str
+) -> None:
+    profiled(project, **changes)
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 2, done.stdout
+    assert says in done.stderr and "fix:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (
+            ['{"at": 1, "input_tokens": 4, "output_tokens": 2}', '{"at": 0, "output_tokens": 2}'],
+            ":2",
+        ),
+        (['{"at": -1, "input_tokens": 4, "output_tokens": 2}'], ":1"),
+        (['{"at": 0, "input_tokens": 4000, "output_tokens": 2}'], "max_model_len is 1024"),
+    ],
+)
+def test_a_trace_that_is_none_is_refused(
+    workbench: Call, project: Path, lines: list[str], says: str
+) -> None:
+    profiled(project)
+    (project / "monday.jsonl").write_text("\n".join(lines) + "\n")
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 2 and says in done.stderr, done.stdout + done.stderr
+    assert "monday.jsonl" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_load_too_short_for_its_concurrency_is_said(workbench: Call, project: Path) -> None:
+    profiled(project, requests=4)
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "workload 'short': 4 requests at concurrency 4 are all begin and end" in said
