@@ -304,6 +304,11 @@ def test_a_damaged_pass_is_measured_again(tmp_path: Path) -> None:
     assert read_pass(kept) is None
     found = profile(tmp_path, {}, concurrency=(1,))
     assert found.resumed == 0 and read_pass(kept) is not None
+    # So is one of another load that lies in its place.
+    other = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=2), 0)
+    other.write_bytes(kept.read_bytes())
+    found = profile(tmp_path, {}, concurrency=(1, 2))
+    assert found.resumed == 1 and at(found.loads[1]) == "short 2"
 
 
 def test_figures_are_the_same_from_the_kept_passes(tmp_path: Path) -> None:
@@ -319,6 +324,7 @@ def test_names_of_loads_are_distinct_files() -> None:
         ClosedLoop(concurrency=8),
         PoissonArrivals(rate=8),
         ConstantArrivals(rate=8),
+        ConstantArrivals(rate=8.000001),
         TraceArrivals(),
         TraceArrivals(speed=2),
     ]

@@ -38,6 +38,11 @@ class Pass(Record):
     usage: Usage
     outcomes: tuple[dict[str, Any], ...]
 
+    def is_of(self, workload: str, arrivals: AnyArrivals, repeat: int, requests: int) -> bool:
+        """Whether it is the pass of that load: a file may have been put in its place."""
+        of = (self.workload, self.arrivals, self.repeat, len(self.outcomes))
+        return of == (workload, arrivals.model_dump(mode="json"), repeat, requests)
+
     def results(self) -> list[Outcome]:
         """The outcomes as the sums take them."""
         return [Outcome(**outcome) for outcome in self.outcomes]
@@ -58,11 +63,17 @@ def load_name(arrivals: AnyArrivals) -> str:
     if isinstance(arrivals, ClosedLoop):
         return f"x{arrivals.concurrency}"
     if isinstance(arrivals, TraceArrivals):
-        return "replay" if arrivals.speed == 1 else f"replay {arrivals.speed:g} times as fast"
+        speed = _number(arrivals.speed)
+        return "replay" if arrivals.speed == 1 else f"replay {speed} times as fast"
     if arrivals.arrivals == "burst":
-        return f"burst {arrivals.size} every {arrivals.gap:g} s"
+        return f"burst {arrivals.size} every {_number(arrivals.gap)} s"
     kind = "poisson" if isinstance(arrivals, PoissonArrivals) else "constant"
-    return f"{kind} {arrivals.rate:g}/s"
+    return f"{kind} {_number(arrivals.rate)}/s"
+
+
+def _number(value: float) -> str:
+    """All of its digits: two loads never share a name, which is a file's too."""
+    return repr(value).removesuffix(".0")
 
 
 def pass_file(folder: Path, workload: str, arrivals: AnyArrivals, repeat: int) -> Path:

@@ -247,7 +247,7 @@ class _Profiler:
         asks = self._asks(workload, load, seed)
         seen = self._seen(asks)
         done = read_pass(path)
-        if done is not None and len(done.outcomes) == len(asks):
+        if done is not None and done.is_of(workload.name, load, repeat, len(asks)):
             self.resumed += 1
         else:
             self._warm_up(workload, load)
