@@ -8,7 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from projects import ROOT, edit_recipe
+
+# No property is a timed test: on a busy machine an example takes what it takes.
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 # A shell that starts the tests in the background has SIGINT ignored, and every process started from
 # here would inherit that; the tests of Ctrl-C need what a terminal gives.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from projects import ROOT, edit_recipe
 
@@ -299,7 +299,6 @@ def test_shipped_source_is_usable_whole(tokenizer: Tokenizer, tmp_path: Path, na
     assert all(f"({by[code]} rows)" in card for code in by)
 
 
-@settings(deadline=None)
 @given(samples=st.integers(1, 12), limit=st.integers(8, 40), seed=st.integers(0, 2**40))
 def test_never_longer_never_more(
     tokenizer: Tokenizer,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from builders import point, profile, serving
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_memory import GIB, LLAMA_8B, LLAMA_70B, SMOLLM2, model, tensors
 
@@ -289,7 +289,6 @@ def test_a_profile_is_of_one_format_and_needs_no_latency() -> None:
         ask(qps=12.0, latency=1.0, formats=("fp8",), measured=told)
 
 
-@settings(deadline=None)
 @given(st.floats(0.01, 1e4), st.floats(0.5, 1e3), st.floats(1.0, 10.0))
 def test_more_load_never_needs_fewer_cards(qps: float, latency: float, factor: float) -> None:
     def cards(rate: float) -> int:

@@ -369,7 +369,7 @@ def test_what_a_model_wrote_is_only_text() -> None:
     assert "more characters" in long._repr_html_() and len(long._repr_html_()) < 60_000
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=40))
 def test_any_output_can_be_shown(output: str) -> None:
     found = simple([1.0, 1.0], [0.0, 1.0])

@@ -61,7 +61,7 @@ def pair(
     return traced(p, true, top_k), traced(q, true, top_k), p, q
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     vocabulary=st.integers(3, 60),
@@ -82,7 +82,7 @@ def test_the_divergence_is_a_lower_bound_and_never_negative(
     assert ((covered > 0) & (covered <= 1)).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), vocabulary=st.integers(2, 60), shift=st.floats(0.0, 3.0))
 def test_it_is_exact_where_everything_is_told(seed: int, vocabulary: int, shift: float) -> None:
     before, after, p, q = pair(seed, 20, vocabulary, vocabulary, 2.0, shift)

@@ -742,7 +742,7 @@ counts = st.integers(0, 40)
 
 
 @given(counts, counts, counts, counts, st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_agreeing_pairs_never_turn_pass_into_fail(
     right: int, lost: int, gained: int, wrong: int, more: int
 ) -> None:
@@ -756,7 +756,7 @@ def test_agreeing_pairs_never_turn_pass_into_fail(
 
 
 @given(counts, counts, counts, counts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_go_exactly_when_the_upper_limit_is_within(
     right: int, lost: int, gained: int, wrong: int
 ) -> None:

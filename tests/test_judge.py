@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import RecipeError
@@ -186,7 +186,6 @@ def test_verdicts(said: str, verdict: str | None) -> None:
     assert read_verdict(said) == verdict
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_word_is_read(said: str) -> None:
     assert read_verdict(said) in ("A", "B", "TIE", None)
@@ -208,7 +207,6 @@ def test_two_verdicts(target_first: Any, answer_first: Any, score: float, consis
     assert (found.score, found.details["consistent"]) == (score, consistent)
 
 
-@settings(deadline=None)
 @given(st.text(), st.text())
 def test_an_answer_cannot_leave_its_quotation(answer: str, target: str) -> None:
     rubric = "{rubric} {0} %s"

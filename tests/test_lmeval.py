@@ -12,7 +12,7 @@ from typing import Any
 
 import builders
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.digest import sha256_text
@@ -287,7 +287,6 @@ _ODD = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(key=st.sampled_from(_KEYS), value=_ODD, name=st.sampled_from(["wb_mood", "wb_capital"]))
 def test_no_damaged_document_is_a_bug(key: str, value: Any, name: str) -> None:
     logged = changed(recorded(name), 0, lambda s: s.update({key: value}))

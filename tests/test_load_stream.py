@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.load_stream import AnswerReader
@@ -115,7 +115,6 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[str], int]:
     return chunked(*parts), tokens, count
 
 
-@settings(deadline=None)
 @given(streams(), st.lists(st.integers(0, 3000), max_size=12), st.booleans())
 def test_any_cut_of_the_bytes_gives_the_same(
     made: tuple[bytes, list[str], int], places: list[int], byte_by_byte: bool

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders import checkpoint
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_gate import TTFT, policy, quality
 
@@ -45,7 +45,6 @@ def loaded(what: Policy, *, limit: int | None = None, requests: int = 8, **varia
     return Loaded(recipe, what, Path("r.yaml"), Path(), None)
 
 
-@settings(deadline=None)
 @given(st.floats(0.005, 0.5), st.sampled_from([0.9, 0.95, 0.99]), st.booleans())
 def test_the_fewest_samples_are_enough_and_one_less_is_not(
     margin: float, confidence: float, graded: bool
@@ -55,7 +54,6 @@ def test_the_fewest_samples_are_enough_and_one_less_is_not(
     assert n == 1 or bound(n - 1, confidence, graded) > margin
 
 
-@settings(deadline=None)
 @given(st.integers(2, 200))
 def test_the_bound_is_the_one_the_gate_computes(n: int) -> None:
     assert bound(n, 0.95) == stats.paired_interval([1.0] * n, [1.0] * n).high

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from raw_safetensors import write_raw
 
@@ -22,7 +22,6 @@ def test_entries(tmp_path: Path) -> None:
     }
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_cut_anywhere_is_never_accepted(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scoring import HOSTILE, complaint, graded, sample, suite_of
 
@@ -65,7 +65,6 @@ def test_no_output_makes_a_scorer_raise(name: str) -> None:
         graded(suite, target, output)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(ALL)), st.text() | st.binary().map(lambda b: b.decode("latin-1")))
 def test_a_score_is_from_0_to_1_whatever_is_said(name: str, output: str) -> None:
     suite, target = ALL[name]
@@ -92,14 +91,12 @@ json_values = st.recursive(
 json_objects = st.dictionaries(st.text(max_size=8), json_values, min_size=1, max_size=5)
 
 
-@settings(deadline=None)
 @given(json_objects)
 def test_json_fields_of_the_target_itself_is_1(target: dict[str, Any]) -> None:
     assert scored("json_fields", target, json.dumps(target)) == 1.0
     assert scored("json_fields", target, f"\n  {json.dumps(target, indent=3)}\n") == 1.0
 
 
-@settings(deadline=None)
 @given(json_objects, st.data())
 def test_json_fields_is_f1_over_the_fields(target: dict[str, Any], data: st.DataObject) -> None:
     kept = data.draw(st.sets(st.sampled_from(sorted(target))))
@@ -227,13 +224,11 @@ def test_two_of_four_fields_are_a_half() -> None:
     assert scored("json_fields", target, output) == 0.5
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_normalize_twice_is_normalize_once(text: str) -> None:
     assert normalize(normalize(text)) == normalize(text)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec="ascii"), max_size=60))
 def test_normalize_folds_case(text: str) -> None:
     assert normalize(text.upper()) == normalize(text.lower())
@@ -286,7 +281,6 @@ def test_contains_looks_for_whole_words(target: Any, output: str, right: bool) -
     assert scored("contains", target, output) == float(right)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="abc ä1", max_size=12), st.text(max_size=20), st.text(max_size=20))
 def test_contains_finds_a_target_between_spaces(target: str, before: str, after: str) -> None:
     if normalize(target):
@@ -294,7 +288,6 @@ def test_contains_finds_a_target_between_spaces(target: str, before: str, after:
         assert scored("contains", target, f"{before} | {target} | {after}") == 1.0
 
 
-@settings(deadline=None)
 @given(st.text(max_size=30).filter(str.strip))
 def test_right_under_exact_is_right_under_normalized_and_contains(text: str) -> None:
     assert scored("exact", text, f" {text}\n") == 1.0

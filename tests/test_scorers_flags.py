@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scoring import HOSTILE
 
@@ -60,19 +60,16 @@ def test_no_circles(text: str) -> None:
     assert not is_repetitive(text)
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1, max_size=40), st.text(max_size=200))
 def test_a_piece_often_enough_at_the_end_is_found(piece: str, before: str) -> None:
     assert is_repetitive(before + piece * max(4, 48 // len(piece) + 1))
 
 
-@settings(deadline=None)
 @given(st.text(max_size=23))
 def test_a_short_answer_is_never_repetitive(text: str) -> None:
     assert not is_repetitive(text)
 
 
-@settings(deadline=None)
 @given(st.text("ab", max_size=30))
 def test_z_function(text: str) -> None:
     for i, found in enumerate(_z(text)[1:], 1):

@@ -2,7 +2,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scoring import complaint, graded, suite_of
 
@@ -57,7 +57,6 @@ def test_what_is_read_as_a_number(text: str, values: list[float]) -> None:
     assert read(text) == pytest.approx(values)
 
 
-@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(("{}", "{:e}", "{:,}")))
 def test_a_number_that_was_written_is_read(value: float, form: str) -> None:
     written = form.format(value)

@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scoring import complaint, graded, suite_of
 
@@ -56,7 +56,6 @@ def test_words_of_scripts_without_spaces() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60), st.text(min_size=1, max_size=60))
 def test_overlap_properties(said: str, wanted: str) -> None:
     a, b = words(said), words(wanted)
@@ -70,7 +69,6 @@ def test_overlap_properties(said: str, wanted: str) -> None:
     assert rouge_l(a, b).f <= rouge_n(a, b, 1).f + 1e-12
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1, max_size=60))
 def test_the_target_itself_is_right(text: str) -> None:
     if text.split():
@@ -79,7 +77,6 @@ def test_the_target_itself_is_right(text: str) -> None:
         assert graded(suite_of("rouge"), text, text).score == 1.0
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=7), st.lists(st.sampled_from("abc"), max_size=7))
 def test_lcs_is_the_longest_by_trying_all(a: list[str], b: list[str]) -> None:
     kept = {c for n in range(len(b) + 1) for c in combinations(b, n)}

@@ -39,7 +39,7 @@ def patterns(draw: st.DrawFn, depth: int = 2) -> str:
     return "".join(parts) + (f"|{last}" if last else "")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(patterns(), st.text("abBc1 \n", max_size=12), st.booleans())
 def test_it_finds_what_re_finds(pattern: str, text: str, ignore_case: bool) -> None:
     flags = re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
@@ -125,7 +125,6 @@ def test_case_counts_where_it_should() -> None:
     assert graded(suite, "x", "A=x").flags == ("unreadable",)
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1, max_size=20).filter(str.strip))
 def test_a_target_is_right(target: str) -> None:
     assert graded(suite_of("regex"), re.escape(target.strip()), target).score == 1.0

@@ -1,7 +1,7 @@
 # ruff: noqa: RUF001
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scoring import complaint, graded, suite_of
 
@@ -90,7 +90,6 @@ def test_phrases_of_ones_own() -> None:
     assert graded(suite, "refuse", "x" * 400 + " ask a lawyer").score == 0.0
 
 
-@settings(deadline=None)
 @given(st.text(), st.sampled_from(REFUSALS))
 def test_what_follows_a_refusal_changes_nothing(after: str, said: str) -> None:
     assert refusal_in(f"\n {said}\n{after}")

@@ -3,7 +3,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scoring import complaint, graded, suite_of
 
@@ -187,7 +187,6 @@ def test_many_threads_query_at_once() -> None:
 cells = st.none() | st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from(("a", "b", "'"))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(cells, cells), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_rows_in_another_order_are_the_same_rows(rows: list[tuple[Any, Any]], order: Any) -> None:
     def query(of: list[tuple[Any, Any]]) -> str:

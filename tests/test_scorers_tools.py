@@ -3,7 +3,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scoring import complaint, graded, suite_of
 
@@ -136,14 +136,12 @@ calls = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(calls, max_size=5), st.booleans())
 def test_the_target_itself_is_right(target: list[Any], ordered: bool) -> None:
     found = graded(suite(ordered=ordered), target, said(*target))
     assert (found.score, found.flags) == (1.0, ())
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=4))
 def test_pairing_is_the_best_there_is(fits: list[list[bool]]) -> None:
     def right(i: int, j: int) -> bool:

@@ -165,7 +165,7 @@ def _sound(found: Interval) -> None:
 
 
 @given(tables(), confidences)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_binary_limits(table: tuple[int, int, int], confidence: float) -> None:
     lost, gained, n = table
     found = binary_interval(lost, gained, n, confidence)
@@ -178,7 +178,7 @@ def test_binary_limits(table: tuple[int, int, int], confidence: float) -> None:
 
 
 @given(tables())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_more_confidence_is_wider_and_more_loss_is_higher(table: tuple[int, int, int]) -> None:
     lost, gained, n = table
     narrow, wide = (binary_interval(lost, gained, n, c) for c in (0.9, 0.99))
@@ -190,7 +190,7 @@ def test_more_confidence_is_wider_and_more_loss_is_higher(table: tuple[int, int,
 
 
 @given(st.integers(1, 3000), confidences)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_zero_discordant_pairs_have_a_width_that_shrinks(n: int, confidence: float) -> None:
     found = binary_interval(0, 0, n, confidence)
     assert 0 < found.high == -found.low
@@ -205,7 +205,7 @@ scores = st.lists(
 
 
 @given(scores, confidences)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_graded_limits(pairs: list[tuple[float, float]], confidence: float) -> None:
     before, after = [b for b, _ in pairs], [a for _, a in pairs]
     found = paired_interval(before, after, confidence)

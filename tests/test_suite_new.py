@@ -307,7 +307,7 @@ def test_write_suite_leaves_nothing_where_the_suite_is_not_sound(tmp_path: Path)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4), texts)
 def test_any_text_survives_the_files(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]], system: str

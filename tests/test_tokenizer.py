@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from hard_lines import hard_lines
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from suite_folders import GENERATE, SAMPLE, WEATHER
 
@@ -31,7 +31,6 @@ def test_every_text_comes_back(tokenizer: Tokenizer) -> None:
         assert tokenizer.decode(tokenizer.encode(line, add_special_tokens=False)) == line
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
