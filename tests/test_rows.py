@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import DiskFull, StoreError
@@ -42,7 +42,6 @@ def append(path: Path, *rows: SampleRow) -> None:
     file.close()
 
 
-@settings(deadline=None)  # it writes files, and the disk may be busy
 @given(st.text(st.characters(codec="utf-8")), st.floats(0, 1))
 def test_what_is_appended_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, text: str, score: float
@@ -69,7 +68,6 @@ def test_a_row_is_readable_before_the_file_is_closed(tmp_path: Path) -> None:
     file.close()
 
 
-@settings(deadline=None)  # it writes files, and the disk may be busy
 @given(st.data())
 def test_a_file_cut_anywhere_keeps_the_whole_lines(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -185,7 +183,6 @@ def test_the_file_is_closed_after_syncing(tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "rows.jsonl")) == 1
 
 
-@settings(deadline=None)  # it writes files, and the disk may be busy
 @given(st.text(st.characters()))
 def test_clean_text_keeps_what_utf8_can_hold(text: str) -> None:
     cleaned = clean_text(text)
