@@ -308,6 +308,20 @@ def test_a_damaged_pass_is_measured_again(tmp_path: Path) -> None:
     assert found.resumed == 0 and read_pass(kept) is not None
 
 
+def test_a_pass_in_another_ones_place_is_measured_again(tmp_path: Path) -> None:
+    profile(tmp_path, {}, concurrency=(1, 2))
+    one, two = (pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=n), 0) for n in (1, 2))
+    two.write_bytes(one.read_bytes())
+    assert profile(tmp_path, {}, concurrency=(1, 2)).resumed == 1
+
+
+def test_passes_without_one_completed_request_are_asked_again(tmp_path: Path) -> None:
+    with pytest.raises(ServingFailure, match="not one of 8 requests"):
+        profile(tmp_path, {"ttft_ms": 50}, concurrency=(1,), request_seconds=0.005)
+    found = profile(tmp_path, {}, concurrency=(1,))
+    assert found.resumed == 0 and found.loads[0].completed == 8
+
+
 def test_figures_are_the_same_from_the_kept_passes(tmp_path: Path) -> None:
     first = profile(tmp_path, {"ttft_ms": 20, "itl_ms": 2})
     again = profile(tmp_path, {})
