@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -20,11 +21,12 @@ from workbench.load_records import LoadSummary, Targets
 from workbench.passes import load_name, pass_file, read_pass
 from workbench.profile import LOADS, Inputs, Measured, SuiteLoad, run_profile
 from workbench.profile_spec import ProfileSpec
+from workbench.reach import RIGHT_OR_WRONG
 from workbench.suite_spec import Sample, SuiteSpec
-from workbench.suites import Suite
+from workbench.suites import Suite, load_suite
 from workbench.traces import TraceRow
 from workbench.workload_spec import Workload
-from workbench.workloads import make_prompts
+from workbench.workloads import make_prompts, suite_asks
 
 
 class Bytes:
@@ -311,6 +313,20 @@ def test_a_damaged_pass_is_measured_again(tmp_path: Path) -> None:
     assert found.resumed == 1 and at(found.loads[1]) == "short 2"
 
 
+def test_a_pass_in_another_ones_place_is_measured_again(tmp_path: Path) -> None:
+    profile(tmp_path, {}, concurrency=(1, 2))
+    one, two = (pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=n), 0) for n in (1, 2))
+    two.write_bytes(one.read_bytes())
+    assert profile(tmp_path, {}, concurrency=(1, 2)).resumed == 1
+
+
+def test_passes_without_one_completed_request_are_asked_again(tmp_path: Path) -> None:
+    with pytest.raises(ServingFailure, match="not one of 8 requests"):
+        profile(tmp_path, {"ttft_ms": 50}, concurrency=(1,), request_seconds=0.005)
+    found = profile(tmp_path, {}, concurrency=(1,))
+    assert found.resumed == 0 and found.loads[0].completed == 8
+
+
 def test_figures_are_the_same_from_the_kept_passes(tmp_path: Path) -> None:
     first = profile(tmp_path, {"ttft_ms": 20, "itl_ms": 2})
     again = profile(tmp_path, {})
@@ -352,6 +368,33 @@ def test_a_profile_without_a_load_or_a_target_is_refused() -> None:
             ProfileSpec.model_validate(ok | wrong)
     ProfileSpec(workloads=(workload(),), concurrency=(), arrivals=(PoissonArrivals(rate=1),))
     ProfileSpec(workloads=(workload(),), targets=Targets(ttft_ms=5))
+
+
+def test_two_loads_of_one_name_are_refused() -> None:
+    close = ({"arrivals": "poisson", "rate": 2.0000001}, {"arrivals": "poisson", "rate": 2.0000002})
+    with pytest.raises(ValidationError, match=r"two loads .* 'poisson 2/s'"):
+        ProfileSpec(workloads=(workload(),), arrivals=close)
+    with pytest.raises(ValidationError, match=r"two loads .* 'x2'"):
+        ProfileSpec(workloads=(workload(concurrency=(2, 2)),))
+
+
+def test_a_plan_knows_how_long_open_loops_wait() -> None:
+    opened = ({"arrivals": "constant", "rate": 0.5}, {"arrivals": "burst", "size": 4, "gap": 3})
+    spec = ProfileSpec(workloads=(workload(),), arrivals=opened, requests=9, repeats=2)
+    assert spec.open_seconds == 2 * (8 / 0.5 + 2 * 3)
+    assert ProfileSpec(workloads=(workload(),)).open_seconds == 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "notebooks/recipes/WORKLOADS.md"])
+def test_the_suite_that_the_pages_ask_under_load_can_be_asked(page: str) -> None:
+    root = Path(__file__).parents[1]
+    names = re.findall(r"- \{name: \w+, suite: (\w+)\}", (root / page).read_text())
+    assert names
+    for name in names:
+        suite = load_suite(root / "eval_suites" / name)
+        assert suite.spec.scorer.name in RIGHT_OR_WRONG
+        load = ClosedLoop(concurrency=1)
+        assert suite_asks(suite.spec, suite.samples, lambda _: (), load, count=1, seed="")
 
 
 def test_a_recipe_says_the_same_after_it_was_written_and_read() -> None:

@@ -79,13 +79,13 @@ def test_what_was_not_looked_at_is_no_reason_and_not_hidden() -> None:
     found = quietness()
     assert not found.marked
     assert found.unknown == (
-        "how the baseline's repeats differ",
+        "how its repeats differ",
         "CPU steal",
         "throttling of the GPU",
         "other processes on the GPU",
     )
     once = quietness(**(STILL | {"baseline": {"x": [3.0]}}))
-    assert once.unknown == ("how the baseline's repeats differ in x: 1 of them",)
+    assert once.unknown == ("how its repeats differ in x: 1 of them",)
 
 
 @pytest.mark.parametrize("status", ["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"])

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals, TraceArrivals
+from workbench.arrivals import AnyArrivals, Arrivals, ClosedLoop, PoissonArrivals, TraceArrivals
 from workbench.base import Record
 from workbench.load_records import Usage
 from workbench.store import write_atomic
 from workbench.traffic import Outcome
 
+_ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 _MICRO = 6  # digits of a second; a clock tells no more, and the file stays small
 _TIMES = ("due", "sent", "first_byte", "last_byte")
 
@@ -83,13 +84,21 @@ def pass_file(folder: Path, workload: str, arrivals: AnyArrivals, repeat: int) -
 
 
 def read_pass(path: Path) -> Pass | None:
-    """A pass that was kept; None where there is none, or its file is damaged: it is made again."""
+    """A pass that was kept, or None, and it is made again.
+
+    None where there is none, where its file is damaged or of another pass, and where nothing of it
+    was completed: a server that has been mended would otherwise never be asked again.
+    """
     try:
         found = Pass.model_validate(orjson.loads(path.read_bytes()))
-        found.results()
+        outcomes = found.results()
+        load = _ARRIVALS.validate_python(found.arrivals)
     except (OSError, ValueError, TypeError, ValidationError):
         return None
-    return found
+    own = path == pass_file(path.parent, found.workload, load, found.repeat)
+    numbered = sorted(o.number for o in outcomes) == [*range(len(outcomes))]
+    done = any(o.status == "completed" for o in outcomes)
+    return found if own and numbered and done else None
 
 
 def write_pass(path: Path, made: Pass) -> None:

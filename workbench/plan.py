@@ -370,8 +370,9 @@ def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | Non
         variant = recipe.variant(step.variant)
         calibration = recipe.calibration if recipe.calibrates(variant) else None
         return quantizer(variant.method).estimate(variant, checkpoint, calibration, facts.hardware)
+    waited = recipe.profile.open_seconds if recipe.profile and step.kind == "profile" else 0.0
     if recipe.serve.engine == "fake":
-        return 3.0, 200_000_000
+        return 3.0 + waited, 200_000_000
     engine = recipe.engine(recipe.variant(step.variant)) if step.variant else recipe.serve.engine
     on_gpu = bool(facts.hardware.gpus) and engine != "llamacpp"
     # 40 tokens/s for 135 M parameters at concurrency 16 in float32 on two cores, in proportion.
@@ -393,4 +394,4 @@ def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | Non
         led = divergence.tokens / (6 * rate) if divergence else 0.0
         return startup + passes * 0.6 * tokens / rate + led, memory
     assert recipe.profile is not None
-    return 2.0 * recipe.profile.answer_tokens / rate, memory
+    return 2.0 * recipe.profile.answer_tokens / rate + waited, memory

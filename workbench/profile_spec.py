@@ -16,6 +16,7 @@ from workbench.arrivals import (
 )
 from workbench.base import Spec, Unfit
 from workbench.load_records import Targets
+from workbench.passes import load_name
 from workbench.workload_spec import Workload
 
 #: Tokens of an answer of a trace or a suite, where an estimate is all that is wanted.
@@ -71,6 +72,13 @@ class ProfileSpec(Spec):
         if twice:
             raise Unfit("an entry of 'arrivals' is there twice", "remove one of them")
         for workload in self.workloads:
+            names = [load_name(load) for load in self.loads(workload)]
+            if len(set(names)) < len(names):
+                raise Unfit(
+                    f"workload '{workload.name}' has two loads that are both called "
+                    f"'{next(n for n in names if names.count(n) > 1)}'",
+                    "remove one: rates that agree in six digits are the same load",
+                )
             if not self.loads(workload) and self.highest_rate is None:
                 raise Unfit(
                     f"workload '{workload.name}' has no load",
@@ -117,6 +125,22 @@ class ProfileSpec(Spec):
             length = workload.output_tokens
             tokens += passes * self.count(workload) * (length.quantile(0.5) if length else _UNKNOWN)
         return tokens
+
+    @property
+    def open_seconds(self) -> float:
+        """About how long the open loops take at least: requests wait for their own times.
+
+        Without traces, whose times are not known here, and without the search for a rate.
+        """
+        seconds = 0.0
+        for workload in self.workloads:
+            for load in self.loads(workload):
+                last = self.count(workload) - 1
+                if isinstance(load, BurstArrivals):
+                    seconds += last // load.size * load.gap
+                elif isinstance(load, PoissonArrivals | ConstantArrivals):
+                    seconds += last / load.rate
+        return self.repeats * seconds
 
     @property
     def most_at_a_time(self) -> int:

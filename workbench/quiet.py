@@ -23,7 +23,7 @@ class Limits:
     """What still counts as quiet.
 
     Attributes:
-        variation: coefficient of variation of the baseline's repeats.
+        variation: coefficient of variation of a load's repeats.
         steal: share of CPU time the hypervisor gave to others.
         queued_ms: 99th percentile of what requests waited in the client itself.
     """
@@ -58,7 +58,7 @@ def quietness(
     """Everything that speaks against the quiet of a run.
 
     Args:
-        baseline: figure -> its value in each repeat of the baseline: `LoadSummary.by_repeat`.
+        baseline: figure -> its value in each repeat of the load: `LoadSummary.by_repeat`.
         steal: share of CPU time stolen during the run, 0 to 1.
         throttled: NVML's name of a throttle reason -> share of samples that showed it.
         others: processes on the measured GPUs that are not the server's, in words.
@@ -71,14 +71,14 @@ def quietness(
     reasons: list[str] = []
     unknown: list[str] = []
     if baseline is None:
-        unknown.append("how the baseline's repeats differ")
+        unknown.append("how its repeats differ")
     for figure, values in sorted((baseline or {}).items()):
         found = variation(values)
         if found is None:
-            unknown.append(f"how the baseline's repeats differ in {figure}: {len(values)} of them")
+            unknown.append(f"how its repeats differ in {figure}: {len(values)} of them")
         elif found > limits.variation:
             reasons.append(
-                f"the baseline's {len(values)} repeats differ in {figure} by {found:.1%} "
+                f"its {len(values)} repeats differ in {figure} by {found:.1%} "
                 f"(coefficient of variation; {limits.variation:.1%} is the limit)"
             )
     if steal is None:

@@ -4,7 +4,7 @@
     {preset: long-context}                                   one of the six classes, see PRESETS
     {preset: shared-prefix, prompt_tokens: 4096}             the same, with another length
     {name: monday, trace: traces/monday.jsonl}
-    {name: orders, suite: json_extract}
+    {name: questions, suite: short_question}
 
 `workbench.workloads` makes requests of it.
 """
