@@ -102,7 +102,7 @@ def test_import_is_light(module: str) -> None:
 def test_public_names_are_the_exported_ones() -> None:
     import workbench
 
-    assert sorted(workbench.__all__) == ["__version__", "open_run", "samples", "show"]
+    assert sorted(workbench.__all__) == ["__version__", "loads", "open_run", "samples", "show"]
     for name in workbench.__all__:
         assert getattr(workbench, name)
     with pytest.raises(AttributeError):

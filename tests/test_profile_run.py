@@ -156,6 +156,11 @@ def test_loads_that_cannot_be_asked_are_refused(
         ),
         (['{"at": -1, "input_tokens": 4, "output_tokens": 2}'], ":1"),
         (['{"at": 0, "input_tokens": 4000, "output_tokens": 2}'], "max_model_len is 1024"),
+        (
+            ['{"at": 0, "output_tokens": 2, "prompt": "' + "hello there " * 3000 + '"}'],
+            "max_model_len is 1024",
+        ),
+        (['{"at": 0, "input_tokens": 999, "output_tokens": 2, "prompt": "hi"}'], "999"),
     ],
 )
 def test_a_trace_that_is_none_is_refused(
@@ -169,8 +174,12 @@ def test_a_trace_that_is_none_is_refused(
 
 
 def test_a_load_too_short_for_its_concurrency_is_said(workbench: Call, project: Path) -> None:
-    profiled(project, requests=4)
+    rates = {"low": 1, "high": 2}
+    rare = [{"arrivals": "poisson", "rate": 1e-4}]
+    profiled(project, requests=4, arrivals=rare, highest_rate=rates)
     done = workbench("validate", "recipe.yaml")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
+    assert "the open loops alone take 30.6 hours for each variant" in said
+    assert "workload 'short': of 4 requests 99% in time means all of them" in said
     assert "workload 'short': 4 requests at concurrency 4 are all begin and end" in said

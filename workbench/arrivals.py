@@ -70,6 +70,24 @@ Arrivals = Annotated[
 AnyArrivals = ClosedLoop | PoissonArrivals | ConstantArrivals | BurstArrivals | TraceArrivals
 
 
+def load_name(arrivals: AnyArrivals) -> str:
+    """A load in a few characters: ``x8``, ``poisson 2.5/s``, ``burst 20 every 5 s``, ``replay``."""
+    if isinstance(arrivals, ClosedLoop):
+        return f"x{arrivals.concurrency}"
+    if isinstance(arrivals, TraceArrivals):
+        speed = _number(arrivals.speed)
+        return "replay" if arrivals.speed == 1 else f"replay {speed} times as fast"
+    if arrivals.arrivals == "burst":
+        return f"burst {arrivals.size} every {_number(arrivals.gap)} s"
+    kind = "poisson" if isinstance(arrivals, PoissonArrivals) else "constant"
+    return f"{kind} {_number(arrivals.rate)}/s"
+
+
+def _number(value: float) -> str:
+    """All of its digits: two loads never share a name, which is a file's too."""
+    return repr(value).removesuffix(".0")
+
+
 def due_times(
     arrivals: AnyArrivals, count: int, seed: str, trace: Sequence[float] | None = None
 ) -> list[float | None]:

@@ -107,8 +107,9 @@ class Context:
             if workload.trace is not None:
                 path = (folder / Path(workload.trace)).resolve()
                 if not path.is_file():
+                    what = "is no file" if path.exists() else "is not there"
                     raise RecipeError(
-                        f"the trace '{workload.trace}' of workload '{workload.name}' is not there",
+                        f"the trace '{workload.trace}' of workload '{workload.name}' {what}",
                         where=spot(self.loaded.source, "profile.workloads"),
                         fix=f"looked for {path}: paths are relative to the recipe file",
                     )

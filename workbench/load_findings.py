@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from workbench.arrivals import ClosedLoop
+from workbench.arrivals import ClosedLoop, TraceArrivals
 from workbench.errors import RecipeError
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.recipe import spot
+from workbench.traces import prompt_ids
 from workbench.workload_spec import Workload
 from workbench.workloads import suite_asks
+
+#: Nobody waits for a profile longer than this without having meant it.
+_LONG_SECONDS = 3600.0
 
 if TYPE_CHECKING:
     from workbench.context import Context
@@ -34,7 +38,15 @@ def load_findings(context: Context) -> list[Finding]:
         if workload.suite is not None:
             _suite(context, workload)
     _policy(context, profile)
-    return [Finding("warn", said) for said in (_surprises(profile) if profile else ())]
+    if profile is None:
+        return []
+    spans = [
+        context.traces[workload.name][-1].at / load.speed
+        for workload in profile.workloads
+        for load in profile.loads(workload)
+        if workload.trace is not None and isinstance(load, TraceArrivals)
+    ]
+    return [Finding("warn", said) for said in _surprises(profile, spans)]
 
 
 def _policy(context: Context, profile: ProfileSpec | None) -> None:
@@ -60,7 +72,10 @@ def _policy(context: Context, profile: ProfileSpec | None) -> None:
 def _trace(context: Context, workload: Workload) -> None:
     most = context.loaded.recipe.serve.max_model_len
     for row in context.traces[workload.name]:
-        needs = (row.input_tokens or 0) + row.output_tokens
+        given = row.input_tokens or 0
+        if row.prompt is not None:
+            given = len(prompt_ids(row, lambda text: context.tokenizer.encode(text, False)))
+        needs = given + row.output_tokens
         if needs > most:
             raise RecipeError(
                 f"a request of trace '{workload.trace}' needs {needs} tokens, "
@@ -85,7 +100,22 @@ def _suite(context: Context, workload: Workload) -> None:
     )
 
 
-def _surprises(profile: ProfileSpec) -> Iterator[str]:
+def _surprises(profile: ProfileSpec, spans: Iterable[float]) -> Iterator[str]:
+    waits = profile.open_seconds + profile.repeats * sum(spans)
+    if waits > _LONG_SECONDS:
+        yield (
+            f"the open loops alone take {waits / 3600:,.1f} hours for each variant: their requests "
+            "are so rare"
+        )
+    rates = profile.highest_rate
+    for workload in profile.workloads if rates else ():
+        most = profile.count(workload) * (1 - rates.share) if rates else 0.0
+        if workload.trace is None and most < 1:
+            yield (
+                f"workload '{workload.name}': of {profile.count(workload)} requests "
+                f"{rates.share if rates else 0:.0%} in time means all of them, so one late request "
+                "decides the highest rate; raise 'requests'"
+            )
     for workload in profile.workloads:
         count = profile.count(workload)
         levels = [ld.concurrency for ld in profile.loads(workload) if isinstance(ld, ClosedLoop)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.context import Context, opened
 from workbench.evidence import VariantEvidence
 from workbench.load_records import Figure, LoadSummary
+from workbench.report.loads import said_arrivals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +21,7 @@ COLUMNS = {
     "lane": "str",
     "engine": "str",
     "workload": "str",
+    "load": "str",
     "arrivals": "str",
     "concurrency": "Int64",
     "rate": "float64",
@@ -50,6 +52,7 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
     variant, method      what was measured, and how it was made
     lane, engine         how it was served; figures of the emulated lane are the twin's
     workload             its name in the recipe
+    load                 such as ``x8``, ``poisson 2/s``, ``burst 20 every 5 s``
     arrivals             ``closed``, ``poisson``, ``constant``, ``burst`` or ``trace``
     concurrency, rate    of a closed loop; requests/s of ``poisson`` and ``constant``
     figure               such as ``ttft_ms_p50`` (ms), ``output_tokens_per_s``, ``good_share``
@@ -95,6 +98,7 @@ def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
             "lane": serving.lane.name,
             "engine": serving.engine,
             "workload": load.workload,
+            "load": said_arrivals(load),
             "arrivals": load.arrivals["arrivals"],
             "concurrency": load.arrivals.get("concurrency"),
             "rate": load.arrivals.get("rate"),

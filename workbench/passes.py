@@ -15,7 +15,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
-from workbench.arrivals import AnyArrivals, Arrivals, ClosedLoop, PoissonArrivals, TraceArrivals
+from workbench.arrivals import AnyArrivals, Arrivals, load_name
 from workbench.base import Record
 from workbench.load_records import Usage
 from workbench.store import write_atomic
@@ -39,11 +39,6 @@ class Pass(Record):
     usage: Usage
     outcomes: tuple[dict[str, Any], ...]
 
-    def is_of(self, workload: str, arrivals: AnyArrivals, repeat: int, requests: int) -> bool:
-        """Whether it is the pass of that load: a file may have been put in its place."""
-        of = (self.workload, self.arrivals, self.repeat, len(self.outcomes))
-        return of == (workload, arrivals.model_dump(mode="json"), repeat, requests)
-
     def results(self) -> list[Outcome]:
         """The outcomes as the sums take them."""
         return [Outcome(**outcome) for outcome in self.outcomes]
@@ -57,24 +52,6 @@ def plain(outcome: Outcome) -> dict[str, Any]:
             found[name] = round(found[name], _MICRO)
     found["token_times"] = [round(at, _MICRO) for at in outcome.token_times]
     return found
-
-
-def load_name(arrivals: AnyArrivals) -> str:
-    """A load in a few characters: ``x8``, ``poisson 2.5/s``, ``burst 20 every 5 s``, ``replay``."""
-    if isinstance(arrivals, ClosedLoop):
-        return f"x{arrivals.concurrency}"
-    if isinstance(arrivals, TraceArrivals):
-        speed = _number(arrivals.speed)
-        return "replay" if arrivals.speed == 1 else f"replay {speed} times as fast"
-    if arrivals.arrivals == "burst":
-        return f"burst {arrivals.size} every {_number(arrivals.gap)} s"
-    kind = "poisson" if isinstance(arrivals, PoissonArrivals) else "constant"
-    return f"{kind} {_number(arrivals.rate)}/s"
-
-
-def _number(value: float) -> str:
-    """All of its digits: two loads never share a name, which is a file's too."""
-    return repr(value).removesuffix(".0")
 
 
 def pass_file(folder: Path, workload: str, arrivals: AnyArrivals, repeat: int) -> Path:

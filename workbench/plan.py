@@ -246,8 +246,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             },
         )
         if recipe.profile and variant.name not in recipe.replicas:
-            # A time limit changes no figure of a request that keeps it.
-            profile = recipe.profile.model_dump(mode="json", exclude={"request_seconds"})
+            profile = recipe.profile.model_dump(mode="json")
             inputs = {"inputs": dict(facts.load_inputs), "tokenizer": source["tokenizer"]}
             add("profile", variant.name, {"served": served, "profile": profile, **inputs})
     return steps

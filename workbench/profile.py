@@ -15,35 +15,35 @@ dies ends the profile; what was measured before is kept in `loads/` and is not m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals, alternated
+from workbench.arrivals import (
+    AnyArrivals,
+    ClosedLoop,
+    PoissonArrivals,
+    alternated,
+    load_name,
+)
 from workbench.errors import ServingFailure
 from workbench.load import Limits, Load, Target, run_load
+from workbench.load_inputs import Inputs as Inputs
+from workbench.load_inputs import SuiteLoad as SuiteLoad
 from workbench.load_records import HighestRate, LoadSummary
 from workbench.load_stats import Repeat, load_point, meets, summarize
-from workbench.passes import Pass, load_name, pass_file, plain, read_pass, write_pass
+from workbench.passes import Pass, pass_file, plain, read_pass, write_pass
 from workbench.profile_spec import ProfileSpec
 from workbench.progress import Progress, silent
 from workbench.quiet import quietness
 from workbench.rate_search import search
 from workbench.records import LoadPoint
 from workbench.servers import Endpoint
-from workbench.suite_spec import Sample
-from workbench.suites import Suite
-from workbench.traces import TraceRow
-from workbench.traffic import Ask, Outcome
+from workbench.traffic import Ask
 from workbench.watch import Watch
 from workbench.workload_spec import Workload
 from workbench.workloads import (
-    Encoder,
-    make_asks,
     make_prompts,
-    sample_keys,
-    suite_asks,
-    trace_asks,
 )
 
 #: Folder of the passes, in the step's own.
@@ -53,36 +53,6 @@ _BLOCK = 16
 _WARM_TOKENS, _WARM_PROMPT = 4, 64
 #: What a pass may take beyond its requests' own limits.
 _SPARE_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class SuiteLoad:
-    """A suite whose samples are asked under load.
-
-    Attributes:
-        suite: the suite.
-        prompt_of: token ids of a sample's prompt.
-        right: whether an answer to a sample is right.
-    """
-
-    suite: Suite
-    prompt_of: Callable[[Sample], Sequence[int]]
-    right: Callable[[Sample, str], bool]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What workloads are made of.
-
-    Attributes:
-        tokenizer: of the checkpoint; makes prompts of an exact length.
-        traces: workload -> the trace it replays.
-        suites: workload -> the suite it asks.
-    """
-
-    tokenizer: Encoder
-    traces: Mapping[str, Sequence[TraceRow]] = field(default_factory=dict)
-    suites: Mapping[str, SuiteLoad] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,6 +168,9 @@ class _Profiler:
             return meets(self._summary(workload, load, tried[rate][-1:]), rates.share)
 
         found = search(probe, rates.low, rates.high, most=rates.most, within=rates.within)
+        passes = [done for pairs in tried.values() for _, done in pairs]
+        if not any(map(_completed, passes)):
+            self._refuse(passes)
         return found, [
             self._summary(workload, PoissonArrivals(rate=rate), passes)
             for rate, passes in sorted(tried.items())
@@ -244,10 +217,10 @@ class _Profiler:
         self._progress(self._done, self._all, label)
         path = pass_file(self._folder, workload.name, load, repeat)
         seed = f"{self._spec.seed}/{workload.name}/{load_name(load)}/{repeat}"
-        asks = self._asks(workload, load, seed)
+        asks = self._inputs.asks(workload, load, self._spec.count(workload), seed)
         seen = self._seen(asks)
         done = read_pass(path)
-        if done is not None and done.is_of(workload.name, load, repeat, len(asks)):
+        if done is not None and len(done.outcomes) == len(asks):
             self.resumed += 1
         else:
             self._warm_up(workload, load)
@@ -255,7 +228,7 @@ class _Profiler:
             write_pass(path, done)
         self._done = min(self._done + 1, self._all)
         outcomes = done.results()
-        return Repeat(asks, outcomes, self._graded(workload, asks, outcomes)), done
+        return Repeat(asks, outcomes, self._inputs.graded(workload, asks, outcomes)), done
 
     def _measure(
         self,
@@ -311,23 +284,6 @@ class _Profiler:
             waiting=waiting,
         )
 
-    def _asks(self, workload: Workload, load: AnyArrivals, seed: str) -> list[Ask]:
-        if workload.trace is not None:
-            rows = self._inputs.traces[workload.name]
-            return trace_asks(workload, rows, self._inputs.tokenizer, load, seed=seed)
-        count = self._spec.count(workload)
-        if workload.suite is not None:
-            asked = self._inputs.suites[workload.name]
-            return suite_asks(
-                asked.suite.spec,
-                asked.suite.samples,
-                asked.prompt_of,
-                load,
-                count=count,
-                seed=seed,
-            )
-        return make_asks(workload, self._inputs.tokenizer, load, count=count, seed=seed)
-
     def _seen(self, asks: Iterable[Ask]) -> int:
         """How many begin with a whole block that was asked before: a prefix cache may help them."""
         seen = 0
@@ -356,21 +312,6 @@ class _Profiler:
         warm = ClosedLoop(concurrency=max(2, level))
         self._send(asks, warm, keep_text=False, label=f"{' '.join(key)}, warm-up")
 
-    def _graded(
-        self, workload: Workload, asks: Sequence[Ask], outcomes: Sequence[Outcome]
-    ) -> dict[str, bool] | None:
-        if workload.suite is None:
-            return None
-        asked = self._inputs.suites[workload.name]
-        samples = {sample.id: sample for sample in asked.suite.samples}
-        of = {ask.number: samples[ask.sample] for ask in asks if ask.sample is not None}
-        keys = sample_keys(asks)
-        return {
-            keys[o.number]: asked.right(of[o.number], o.text)
-            for o in outcomes
-            if o.status == "completed"
-        }
-
     def _refuse(self, passes: Sequence[Pass]) -> None:
         failed = [o for done in passes for o in done.results()]
         reasons: dict[str, int] = defaultdict(int)
@@ -379,7 +320,8 @@ class _Profiler:
         raise ServingFailure(
             f"not one of {len(failed)} requests was completed: {_commonest(reasons)}",
             where=self._endpoint.base_url,
-            fix="read the server's log, or lower the workloads' token counts",
+            fix="read the server's log; lower the workloads' token counts, or raise "
+            "profile.request_seconds",
         )
 
 

@@ -13,10 +13,10 @@ from workbench.arrivals import (
     ConstantArrivals,
     PoissonArrivals,
     TraceArrivals,
+    load_name,
 )
 from workbench.base import Spec, Unfit
 from workbench.load_records import Targets
-from workbench.passes import load_name
 from workbench.workload_spec import Workload
 
 #: Tokens of an answer of a trace or a suite, where an estimate is all that is wanted.
@@ -35,7 +35,7 @@ class RateSpec(Spec):
     high: float = Field(gt=0, le=1e6, description="requests/s, the highest tried")
     share: float = Field(0.99, gt=0, le=1, description="of all requests that must be in time")
     most: int = Field(8, ge=3, le=64, description="rates tried at most")
-    within: float = Field(0.1, gt=0, lt=1, description="relative width it stops at")
+    within: float = Field(0.1, ge=0.001, lt=1, description="relative width it stops at")
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -51,7 +51,9 @@ class ProfileSpec(Spec):
     concurrency: tuple[int, ...] = Field((1, 8), description="closed loops: so many at a time")
     arrivals: tuple[OpenArrivals, ...] = Field((), description="open loops, beside the closed ones")
     highest_rate: RateSpec | None = Field(None, description="search it for every workload")
-    requests: int = Field(16, ge=2, description="measured requests at each load, warm-up apart")
+    requests: int = Field(
+        16, ge=2, le=1_000_000, description="measured at each load, warm-up apart"
+    )
     repeats: int = Field(1, ge=1, le=100, description="how often every load is measured")
     targets: Targets | None = Field(None, description="latencies a request must keep to be good")
     request_seconds: float = Field(600, gt=0, le=86400, description="time limit of one request")
@@ -77,7 +79,7 @@ class ProfileSpec(Spec):
                 raise Unfit(
                     f"workload '{workload.name}' has two loads that are both called "
                     f"'{next(n for n in names if names.count(n) > 1)}'",
-                    "remove one: rates that agree in six digits are the same load",
+                    "remove one of them",
                 )
             if not self.loads(workload) and self.highest_rate is None:
                 raise Unfit(
@@ -90,6 +92,20 @@ class ProfileSpec(Spec):
                     "answers in time",
                     "add 'targets: {ttft_ms: 500, tpot_ms: 50}'",
                 )
+            if workload.trace is not None and (workload.concurrency or workload.requests):
+                raise Unfit(
+                    f"workload '{workload.name}' replays a trace, which has its own times and its "
+                    "own number of requests",
+                    "remove its 'concurrency' and 'requests'",
+                )
+        replayed = [workload.trace is not None for workload in self.workloads]
+        if any(isinstance(a, TraceArrivals) for a in self.arrivals) and not any(replayed):
+            raise Unfit("'arrivals: trace' and no workload with a trace", "remove the entry")
+        if self.highest_rate is not None and all(replayed):
+            raise Unfit(
+                "'highest_rate' is searched for workloads without a trace, and there are none",
+                "remove it, or add a workload",
+            )
         if self.highest_rate is not None and self.targets is None:
             raise Unfit(
                 "'highest_rate' is the highest that meets the targets, and there are none",

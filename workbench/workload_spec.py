@@ -101,7 +101,10 @@ class Workload(Spec):
         None, min_length=1, description="levels for this workload in place of the profile's"
     )
     requests: int | None = Field(
-        None, ge=2, description="measured requests at each load in place of the profile's"
+        None,
+        ge=2,
+        le=1_000_000,
+        description="measured at each load in place of the profile's",
     )
 
     @model_validator(mode="before")

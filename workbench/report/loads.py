@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from workbench.arrivals import AnyArrivals, Arrivals
+from workbench.arrivals import AnyArrivals, Arrivals, load_name
 from workbench.evidence import Evidence, VariantEvidence
 from workbench.load_records import Figure, LoadSummary
 from workbench.memory import MemoryStatement, freed
-from workbench.passes import load_name
 from workbench.records import Profile
 from workbench.report import text
 
@@ -20,7 +19,12 @@ _ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 
 def said_load(load: LoadSummary) -> str:
     """Workload and load in a few characters: ``short x8``."""
-    return f"{load.workload} {load_name(_ARRIVALS.validate_python(load.arrivals))}"
+    return f"{load.workload} {said_arrivals(load)}"
+
+
+def said_arrivals(load: LoadSummary) -> str:
+    """The load alone: ``x8``."""
+    return load_name(_ARRIVALS.validate_python(load.arrivals))
 
 
 def rows(loads: Sequence[LoadSummary]) -> list[list[Any]]:
@@ -58,7 +62,9 @@ def remarks(record: Profile) -> Iterator[tuple[str, str]]:
         if load.saturation.verdict in ("growing", "refusing"):
             yield name, load.saturation.sentence
         if load.quiet.marked:
-            yield name, "not quiet: " + "; ".join(load.quiet.reasons)
+            first, *others = load.quiet.reasons
+            more = f" (and {len(others)} more: see profile.json)" if others else ""
+            yield name, f"not quiet: {first}{more}"
         if load.tokens.difference or load.tokens.without_usage:
             yield (
                 name,
