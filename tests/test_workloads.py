@@ -24,6 +24,7 @@ from workbench.arrivals import (
 from workbench.errors import RecipeError
 from workbench.json_schema import complaint
 from workbench.lengths import AnyLength, FixedLength, Length
+from workbench.profile_spec import ProfileSpec
 from workbench.recipe import load_spec
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.traces import parse_trace
@@ -314,7 +315,8 @@ def test_a_suite_the_load_cannot_ask_as_it_should_is_refused(
 def test_every_example_of_the_reference_is_read_and_every_class_is_in_it() -> None:
     text = (RECIPES / "WORKLOADS.md").read_text()
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    workloads, lengths, arrivals = blocks
+    whole, workloads, lengths, arrivals = blocks
+    assert ProfileSpec.model_validate(whole["profile"]).targets is not None
     assert len([Workload.model_validate(one) for one in workloads]) == 5
     length: TypeAdapter[AnyLength] = TypeAdapter(Length)
     assert {length.validate_python(one).distribution for one in lengths} == {
@@ -325,7 +327,12 @@ def test_every_example_of_the_reference_is_read_and_every_class_is_in_it() -> No
     }
     process: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
     found = {process.validate_python(one).arrivals for one in arrivals}
-    assert found == {"closed", "poisson", "constant", "burst", "trace"}
+    assert found == {"poisson", "constant", "burst", "trace"}
+    # The README's own example, too.
+    readme = (RECIPES.parents[1] / "README.md").read_text()
+    (example,) = re.findall(r"```yaml\nprofile:\n.*?```", readme, re.DOTALL)
+    profile = yaml.safe_load(example.removeprefix("```yaml\n").removesuffix("```"))["profile"]
+    assert ProfileSpec.model_validate(profile).repeats == 3
     (trace,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     assert len(parse_trace(enumerate(trace.strip().split("\n"), 1), "t")) == 2
     assert re.findall(r"^\| `([\w-]+)`", text, re.MULTILINE) == [*PRESETS]
