@@ -290,6 +290,23 @@ def test_a_cut_stream_is_never_an_answer(tmp_path: Path) -> None:
         profile(tmp_path, {"drop_stream_after": 3}, concurrency=(1,))
 
 
+def test_a_load_the_server_fails_at_is_a_point_without_latencies(tmp_path: Path) -> None:
+    """Answers of 4 s are late for a limit of 1 s; the loads before and behind are measured."""
+    found = profile(
+        tmp_path,
+        {"itl_ms": 20},
+        workloads=(workload(name="a"), workload(output=200, name="long"), workload(name="z")),
+        concurrency=(4,),
+        requests=4,
+        request_seconds=1,
+    )
+    assert [(p.workload, p.completed) for p in found.points] == [("a", 4), ("long", 0), ("z", 4)]
+    long = found.points[1]
+    assert (long.failed, long.ttft_ms_p50, long.tpot_ms_p50) == (4, None, None)
+    assert found.loads[1].by_status == {"timeout": 4}
+    assert not long.output_tokens_per_s
+
+
 # --------------------------------------------------------------------------- what is kept
 
 
