@@ -19,7 +19,7 @@ def outcome(number: int, times: list[float], status: str = "completed") -> Outco
 
 
 def load(*outcomes: Outcome) -> Load:
-    return Load(outcomes, BEGAN, 4.0, 0.5, 2, 2, 0)
+    return Load(outcomes, BEGAN, 4.0, 0.5, 0.0, 2, 2, 0)
 
 
 def test_errors_by_hand() -> None:

@@ -24,6 +24,7 @@ import pytest
 import uvloop
 
 from workbench import dialect
+from workbench import load as load_module
 from workbench.errors import ServingFailure, UserError
 from workbench.load import Limits, Load, Target, run_load, send_load
 from workbench.load_connection import Connection
@@ -118,6 +119,42 @@ def test_times_are_the_servers_and_every_request_has_its_own() -> None:
         assert (found.prompt_tokens, found.output_tokens, found.uncounted) == (3, 8, 0)
     assert load.seconds >= max(o.last_byte or 0 for o in load.outcomes)
     assert 0 < load.cpu_seconds < 10
+    assert 0 <= (load.cpu_wait_seconds or 0) < load.seconds
+
+
+def test_a_client_that_loses_the_processor_makes_no_latency_shorter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write = os.write
+
+    def interrupted(descriptor: int, data: bytes) -> int:
+        done = write(descriptor, data)
+        time.sleep(0.2)  # the answer comes meanwhile, and waits to be read
+        return done
+
+    with TimingServer(Settings(ttft_ms=50, itl_ms=1)) as server:
+        monkeypatch.setattr(os, "write", interrupted)
+        found = here(server.url, asks(1), concurrency=1).outcomes[0]
+    assert found.ttft is not None and found.ttft >= 0.2
+
+
+def test_the_wait_for_a_processor_is_told() -> None:
+    before = load_module._waited_for_cpu()
+    assert before is not None
+    mine = os.sched_getaffinity(0)
+    one = {min(mine)}
+    spin = f"import os; os.sched_setaffinity(0, {one}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline()
+            os.sched_setaffinity(0, one)
+            ends = time.thread_time() + 0.1  # as much again is the other's
+            while time.thread_time() < ends:
+                pass
+        finally:
+            os.sched_setaffinity(0, mine)
+            other.kill()
+    assert (load_module._waited_for_cpu() or 0) - before > 0.02
 
 
 def test_a_closed_loop_keeps_its_connections_and_its_concurrency() -> None:

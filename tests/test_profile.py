@@ -28,6 +28,7 @@ from workbench.passes import pass_file, read_pass
 from workbench.profile import LOADS, Inputs, Measured, SuiteLoad, run_profile
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
+from workbench.servers import Endpoint
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite, load_suite
 from workbench.traces import TraceRow
@@ -86,10 +87,20 @@ def test_latencies_are_the_servers(tmp_path: Path) -> None:
         assert load.itl_ms.n == 56 and 14 <= value(load.itl_ms.p50) < 35
         assert load.by_status == {"completed": 8}
         assert load.client_cpu_seconds is not None and load.client_cpu_seconds < load.seconds
+        assert load.client_wait_seconds is not None and load.client_wait_seconds < load.seconds
     one, four = found.points
     assert one.seconds > 2.5 * four.seconds
     assert found.peak_rss is not None and 10 << 20 < found.peak_rss < 1 << 30
     assert found.peak_gpu is None
+
+
+def test_the_server_gives_way_to_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered = []
+    monkeypatch.setattr(Endpoint, "give_way", lambda endpoint: lowered.append(endpoint.pid))
+    profile(tmp_path, {})
+    assert len(lowered) == 1
 
 
 def test_server_and_machine_are_sampled_meanwhile(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ STILL: dict[str, Any] = {
     "throttled": {},
     "others": [],
     "queued_ms": 0.2,
+    "client_wait": 0.001,
 }
 
 
@@ -49,6 +50,9 @@ def test_a_quiet_machine_has_no_reasons_and_nothing_unknown() -> None:
         ({"others": ["python (pid 7, 900 MiB)"]}, "other processes on the GPU: python (pid 7"),
         ({"queued_ms": 10.1}, "p99 10.1 ms"),
         ({"queued_ms": 10.0}, ""),
+        ({"client_wait": 0.021}, "the client waited 2.1% of the time for a processor"),
+        ({"client_wait": 0.02}, ""),
+        ({"client_wait": float("nan")}, "the client waited"),
     ],
 )
 def test_each_rule_at_its_limit(seen: dict[str, Any], said: str) -> None:
@@ -66,8 +70,9 @@ def test_every_reason_is_listed() -> None:
         throttled={"hw_slowdown": 0.5},
         others=["a"],
         queued_ms=99.0,
+        client_wait=0.5,
     )
-    assert len(found.reasons) == 5
+    assert len(found.reasons) == 6
 
 
 def test_limits_are_arguments() -> None:
@@ -83,6 +88,7 @@ def test_what_was_not_looked_at_is_no_reason_and_not_hidden() -> None:
         "CPU steal",
         "throttling of the GPU",
         "other processes on the GPU",
+        "whether the client waited for a processor",
     )
     once = quietness(**(STILL | {"baseline": {"x": [3.0]}}))
     assert once.unknown == ("how its repeats differ in x: 1 of them",)

@@ -98,6 +98,21 @@ def test_a_server_answers_in_the_block_and_is_gone_after_it(tmp_path: Path) -> N
     assert not (tmp_path / "server" / LEASE).exists()
 
 
+def test_a_server_gives_way_with_all_it_consists_of(tmp_path: Path) -> None:
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    with start(tmp_path) as endpoint:
+        tree = [endpoint.pid, *(p.pid for p in psutil.Process(endpoint.pid).children(True))]
+        threads = [int(t.name) for pid in tree for t in Path(f"/proc/{pid}/task").iterdir()]
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {mine}
+        endpoint.give_way()
+        lower = min(mine + 10, 19)
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {lower}
+        group = Path(f"/proc/{endpoint.pid}/autogroup")  # not in every kernel
+        assert not group.exists() or group.read_text().split()[-1] == "10"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+    endpoint.give_way()  # it is gone: nothing to lower
+
+
 def test_the_record_says_how_it_was_served(tmp_path: Path) -> None:
     lane = Lane(name="emulated", reason="no kernel", source="measured")
     with start(tmp_path, lane=lane, twin_of="t" * 64) as endpoint:

@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from workbench.errors import ServingFailure, UserError, WorkbenchError
 from workbench.load_request import Limits, Target
@@ -46,6 +47,8 @@ class Load:
             outcomes' times count from there.
         seconds: from its begin to its end.
         cpu_seconds: processor time of the client meanwhile; near `seconds` it cannot keep up.
+        cpu_wait_seconds: what the client waited for a processor meanwhile; times are late by it.
+            None: the system does not tell.
         connections: opened.
         most_open: the most requests that were open at a time.
         waited: requests of an open loop that found the limit of open connections reached; how long
@@ -56,6 +59,7 @@ class Load:
     began: float
     seconds: float
     cpu_seconds: float
+    cpu_wait_seconds: float | None
     connections: int
     most_open: int
     waited: int
@@ -187,17 +191,27 @@ async def send_load(
         seconds=seconds,
         keep_text=keep_text,
     )
-    cpu = time.process_time()
+    cpu, waited = time.process_time(), _waited_for_cpu()
     outcomes = await sender.run()
     return Load(
         outcomes=tuple(outcomes),
         began=sender.began,
         seconds=sender.now(),
         cpu_seconds=time.process_time() - cpu,
+        cpu_wait_seconds=None if waited is None else (_waited_for_cpu() or waited) - waited,
         connections=sender.opened,
         most_open=sender.most_open,
         waited=sender.waited,
     )
+
+
+def _waited_for_cpu() -> float | None:
+    """What this thread could have run but had no processor, seconds since its start."""
+    try:
+        # https://docs.kernel.org/scheduler/sched-stats.html: the second is time on a run queue, ns.
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None  # not on every kernel
 
 
 def child() -> None:

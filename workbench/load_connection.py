@@ -1,8 +1,9 @@
 """One connection of a load: what is read is taken where it arrives.
 
 A time is that of the read and not of a task's turn. A request is written by the system call itself
-(`os.write`), so that `sent` is when its last byte was handed over; what the system does not take at
-once goes through the transport, and `sent` is then when the transport has handed it on.
+(`os.write`), and `sent` is the moment before it: a client that loses the processor while it writes
+makes a latency longer then, never shorter. What the system does not take at once goes through the
+transport, and `sent` is when the transport has handed it on.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Connection(asyncio.Protocol):
             if self.transport.get_write_buffer_size() == 0:
                 self.resume_writing()
         else:
-            reader.outcome.sent = self.owner.now()
+            reader.outcome.sent = self.started
 
     def resume_writing(self) -> None:
         """All of a long request was handed on."""

@@ -142,6 +142,7 @@ class LoadSummary(Record):
         0, description="requests that begin with a whole block asked before: a cache may help them"
     )
     client_cpu_seconds: float | None = Field(None, description="of the load's own process")
+    client_wait_seconds: float | None = Field(None, description="it waited for a processor")
 
 
 class Probe(Record):

@@ -13,7 +13,7 @@ from workbench.traffic import Ask, Outcome, Status
 
 _NO_TOKEN = "no token"
 _ONE_TOKEN = "one token"
-_ONE_CHUNK = "all tokens in one chunk"
+_AT_ONCE = "all tokens at once"
 
 #: Values, or in words why there is none.
 Values = list[float] | str
@@ -54,7 +54,7 @@ def missed_targets(outcome: Outcome, status: str, limits: Mapping[str, float]) -
     """Why a request is not good: its status, or each target it missed; empty: it is good.
 
     A request with one token has no TPOT and no gap, and meets those targets; one whose tokens all
-    came in one chunk has gaps nobody saw, and does not.
+    came at once has gaps nobody saw, and does not.
     """
     if status != "completed":
         return [status]
@@ -90,7 +90,8 @@ def _gaps_of(outcome: Outcome) -> str | None:
         return _NO_TOKEN
     if output_tokens(outcome) < 2:
         return _ONE_TOKEN
-    return _ONE_CHUNK if len(outcome.token_times) < 2 else None
+    # What came in one read has no time between: 0 ms would be a figure nobody measured.
+    return _AT_ONCE if outcome.token_times[0] == outcome.token_times[-1] else None
 
 
 def tpot(outcome: Outcome) -> Values:
@@ -108,10 +109,7 @@ def itl(outcome: Outcome) -> Values:
 def user(outcome: Outcome) -> Values:
     """Tokens/s after the first token."""
     times = outcome.token_times
-    none = _gaps_of(outcome)
-    if none or not times[-1] > times[0]:
-        return none or "no time between tokens"
-    return [(output_tokens(outcome) - 1) / (times[-1] - times[0])]
+    return _gaps_of(outcome) or [(output_tokens(outcome) - 1) / (times[-1] - times[0])]
 
 
 _MEASURES: dict[str, Callable[[Outcome], Values]] = {

@@ -13,7 +13,7 @@ have gone on is truncated, not completed. Percentiles are over the values of all
 (linear interpolation). Intervals: `workbench.bootstrap`, which also says what is drawn again.
 
 Goodput counts requests completed within every target; quality goodput those of them whose answer is
-right as well. What cannot be shown to be in time (all tokens in one chunk, so that no gap is known)
+right as well. What cannot be shown to be in time (all tokens at once, so that no gap is known)
 or right (no grade) is not good.
 """
 

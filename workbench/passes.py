@@ -35,6 +35,7 @@ class Pass(Record):
     repeat: int
     seconds: float
     client_cpu_seconds: float = Field(description="near `seconds` the client could not keep up")
+    client_wait_seconds: float | None = Field(None, description="it waited for a processor")
     seen_before: int = Field(description="requests that begin with a block asked earlier")
     usage: Usage
     outcomes: tuple[dict[str, Any], ...]

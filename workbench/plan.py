@@ -55,7 +55,7 @@ STEP_VERSIONS: dict[str, int] = {
     "quantize": 2,
     "twin": 1,
     "evaluate": 3,
-    "profile": 2,
+    "profile": 3,
     "gate": 1,
 }
 NOTEBOOKS: dict[StepKind, str] = {

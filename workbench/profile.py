@@ -100,6 +100,7 @@ def run_profile(
         ServingFailure: the server died, or not one request of the whole profile was completed.
         RecipeError: a trace or a suite cannot be asked.
     """
+    endpoint.give_way()
     with Watch(endpoint) as watch:
         profiler = _Profiler(endpoint, spec, inputs, folder / LOADS, watch, progress)
         loads, highest = profiler.run()
@@ -187,6 +188,8 @@ class _Profiler:
         )
         usage = tuple(done.usage for _, done in passes)
         machines = [used.machine for used in usage]
+        waits = [(done.client_wait_seconds, done.seconds) for _, done in passes]
+        shares = [wait / took for wait, took in waits if wait is not None and took > 0]
         steals = [m.steal for m in machines if m.steal is not None]
         throttled: dict[str, float] = {}
         for gpu in (gpu for machine in machines for gpu in machine.gpus):
@@ -200,6 +203,7 @@ class _Profiler:
             throttled=throttled if told else None,
             others=None if any(m.others is None for m in machines) else others,
             queued_ms=summary.queued_ms.p99.value,
+            client_wait=max(shares, default=None) if len(shares) == len(passes) else None,
         )
         return summary.model_copy(
             update={
@@ -207,6 +211,9 @@ class _Profiler:
                 "usage": usage,
                 "seen_before": sum(done.seen_before for _, done in passes),
                 "client_cpu_seconds": sum(done.client_cpu_seconds for _, done in passes),
+                "client_wait_seconds": None
+                if any(wait is None for wait, _ in waits)
+                else sum(wait or 0.0 for wait, _ in waits),
             }
         )
 
@@ -255,6 +262,7 @@ class _Profiler:
             repeat=repeat,
             seconds=sent.seconds,
             client_cpu_seconds=sent.cpu_seconds,
+            client_wait_seconds=sent.cpu_wait_seconds,
             seen_before=seen,
             usage=self._watch.between(sent.began, sent.began + sent.seconds),
             outcomes=tuple(plain(outcome) for outcome in sent.outcomes),

@@ -26,11 +26,13 @@ class Limits:
         variation: coefficient of variation of a load's repeats.
         steal: share of CPU time the hypervisor gave to others.
         queued_ms: 99th percentile of what requests waited in the client itself.
+        client_wait: share of a pass that the client waited for a processor.
     """
 
     variation: float = 0.05
     steal: float = 0.02
     queued_ms: float = 10.0
+    client_wait: float = 0.02
 
 
 def variation(values: Sequence[float | None]) -> float | None:
@@ -53,6 +55,7 @@ def quietness(
     throttled: Mapping[str, float] | None = None,
     others: Sequence[str] | None = None,
     queued_ms: float | None = None,
+    client_wait: float | None = None,
     limits: Limits | None = None,
 ) -> Quiet:
     """Everything that speaks against the quiet of a run.
@@ -63,6 +66,7 @@ def quietness(
         throttled: NVML's name of a throttle reason -> share of samples that showed it.
         others: processes on the measured GPUs that are not the server's, in words.
         queued_ms: 99th percentile of the client's own delay.
+        client_wait: share of a pass in which the client could have run but had no processor.
         limits: what still counts as quiet.
 
     Each is None where it was not looked at; an empty mapping or list: looked at, nothing found.
@@ -98,6 +102,13 @@ def quietness(
         reasons.append(
             f"the client sent requests late: p99 {queued_ms:.1f} ms ({limits.queued_ms:g} ms is "
             "the limit)"
+        )
+    if client_wait is None:
+        unknown.append("whether the client waited for a processor")
+    elif not client_wait <= limits.client_wait:
+        reasons.append(
+            f"the client waited {client_wait:.1%} of the time for a processor "
+            f"({limits.client_wait:.1%} is the limit): its latencies are late, or too short"
         )
     return Quiet(reasons=tuple(reasons), unknown=tuple(unknown))
 

@@ -43,7 +43,7 @@ class Outcome:
     Attributes:
         number: of the `Ask`.
         due: when it should have been sent: `Ask.at`, or in a closed loop when its worker was free.
-        sent: when its last byte was handed to the system; None: never sent.
+        sent: just before its last byte was handed to the system; None: never sent.
         first_byte: when the first byte of the answer was read.
         token_times: when each chunk with content was read; a chunk without content is no token.
         last_byte: when the answer's end was read.

@@ -275,6 +275,7 @@ def main() -> int:
             concurrency=max(options.levels, default=1),
         ) as endpoint,
     ):
+        endpoint.give_way()  # as a profile does
         if "--no-enable-prefix-caching" not in endpoint.serving.command:
             sys.exit("the server has a prefix cache, and the second client would find its prompts")
         rounds, silent = measure(endpoint, environment.python, tokenizer, points, options)

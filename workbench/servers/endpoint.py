@@ -6,6 +6,7 @@ start. It is believed only while the process it names lives and answers with the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from workbench.records import Serving
 from workbench.servers.gpu import GpuWatch
 
 LEASE = "server.json"
+_BEHIND = 10
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,24 @@ class Endpoint:
     def rss(self) -> int | None:
         """Resident bytes of the server's process tree now; None when it is gone."""
         return resident([self.pid, *descendants(self.pid)]) or None
+
+    def give_way(self) -> None:
+        """Put its processes behind everything else on a contended processor, for good.
+
+        On a CPU a server takes every core, and a client that measures then waits for one: up to
+        0.2 s, in 13 of 20 loads of a second on two cores; with the server behind at most 15 ms.
+
+        Linux shares a processor between sessions first (autogroup), then by nice value; which of
+        the two counts depends on kernel and cgroups, so both are set. What cannot be set is left:
+        the load client says how long it waited.
+        """
+        nice = min(os.getpriority(os.PRIO_PROCESS, 0) + _BEHIND, 19)
+        for pid in (self.pid, *descendants(self.pid)):
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/autogroup").write_text(str(_BEHIND))
+            with contextlib.suppress(OSError):
+                for thread in Path(f"/proc/{pid}/task").iterdir():
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
 
     def gpu_bytes(self) -> int | None:
         """Device memory the server uses now; None where there is no GPU."""
