@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Two tests at a time, never two servers of the real stack: see tests/conftest.py.
+TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-fast lint format lab clean
@@ -29,10 +31,10 @@ quickstart: setup  ## demo checkpoint -> quantize -> evaluate -> profile -> verd
 test: setup lint  ## everything, the real vLLM and the real quantizers included
 	@$(BIN)/workbench env create quantize vllm gguf llamacpp lmeval gptqmodel autoawq
 	@$(BIN)/workbench demo
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO)
 
 test-fast: setup  ## the spine on fakes, in seconds, without torch
-	$(BIN)/python -m pytest -m "not real"
+	$(BIN)/python -m pytest $(TWO) -m "not real"
 
 lint: setup  ## ruff, mypy, notebooks without outputs
 	$(BIN)/ruff check .

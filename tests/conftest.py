@@ -15,9 +15,33 @@ from projects import ROOT, edit_recipe
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
+_SERVERS = {
+    *("test_real_vllm", "test_real_llamacpp", "test_real_tools", "test_real_divergence"),
+    *("test_real_lmeval", "test_real_faults", "test_real_run"),
+}
+
 # A shell that starts the tests in the background has SIGINT ignored, and every process started from
 # here would inherit that; the tests of Ctrl-C need what a terminal gives.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs beside what (`-n 2 --dist loadgroup`): a file's tests stay together.
+
+    A real server takes every core, so those that start one are one group and never meet. They take
+    longest and begin first; the real quantizers, mostly on one core, run beside them, and then the
+    rest.
+    """
+
+    def place(item: pytest.Item) -> int:
+        if item.path.stem in _SERVERS:
+            return 0
+        return 1 if item.get_closest_marker("real") else 2
+
+    items.sort(key=place)  # stable: within a place the order stays
+    for item in items:
+        name = "servers" if item.path.stem in _SERVERS else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture(scope="session")

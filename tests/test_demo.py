@@ -3,7 +3,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -121,9 +120,7 @@ def test_tiny_is_the_same_everywhere(tmp_path: Path) -> None:
     assert summary == "495371c43e15d4cada82c48b5ed8b355561b0b27cb6f2329c5a728a6f8cf6202"
 
 
-def test_tiny_is_quick_and_valid(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_tiny_is_valid(tmp_path: Path) -> None:
     found = inspect(make_tiny_checkpoint(tmp_path, hidden=96, layers=3))
-    assert time.monotonic() - began < 2
     assert (found.hidden_size, found.layers, found.quantization) == (96, 3, None)
     assert found.linear_input_widths == (96, 192)

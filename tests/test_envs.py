@@ -195,9 +195,8 @@ def test_created_verified_recorded_and_then_taken_as_it_is(make: Make, tmp_path:
     assert {total for _, total, _ in told} <= {4.0}
 
     again: list[str] = []
-    begun = time.monotonic()
     assert ensure(spec, root, lambda *t: again.append(t[2])) == record
-    assert time.monotonic() - begun < 1 and again == []
+    assert again == []
     assert verify(spec, root) == record
 
 

@@ -423,7 +423,7 @@ def test_interrupt_ends_the_job(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fake(tiny, tmp_path, seconds=60)
     timer.join()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert not (tmp_path / "out" / "config.json").exists()
 
 

@@ -288,7 +288,7 @@ def test_interrupt_ends_everything(project: Path, number: signal.Signals) -> Non
     assert run.returncode == 130, out + err
     assert "goes on where it stopped" in err
     assert "Traceback" not in err, err
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 50
     assert not _gone(project)
     for record in (project / "results").rglob("*.json"):
         json.loads(record.read_text())
