@@ -105,6 +105,44 @@ def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: P
     assert len(jobs) == 1
 
 
+def test_what_another_run_finishes_meanwhile_is_this_runs_too(
+    workbench: Call, project: Path
+) -> None:
+    edit_recipe(
+        project,
+        lambda r: r.update(
+            variants=[{"name": "good", "method": "fake", "seconds": 15}],
+            evaluate={"suites": ["sentiment"], "noise_floor": False},
+            policy="policy.yaml",
+            profile=None,
+        ),
+    )
+    (project / "policy.yaml").write_text(
+        "schema: workbench.policy/1\nname: one\nquality: [{suite: sentiment, margin: 0.1}]\n"
+    )
+    events = project / "results" / "slow" / "events.jsonl"
+    slow = subprocess.Popen(
+        [sys.executable, "-m", "workbench", "run", "recipe.yaml", "--run", "slow"],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with slow:
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            if events.exists() and '"progress", "step": "quantize:good"' in events.read_text():
+                break
+            time.sleep(0.1)
+        only = ("--only", "evaluate:baseline")
+        quick = workbench("run", "recipe.yaml", "--run", "quick", *only)
+        assert "evaluate:baseline: done" in quick.stdout, quick.stdout + quick.stderr
+        assert '"done", "step": "quantize:good"' not in events.read_text(), "it was not meanwhile"
+        said = slow.communicate(timeout=120)[0]
+    assert slow.returncode == 0, said
+    assert (events.parent / "variants" / "baseline" / "evaluation.json").is_file()
+
+
 def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> None:
     done = workbench("run", "recipe.yaml")
     assert done.returncode == 10, done.stdout + done.stderr

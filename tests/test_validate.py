@@ -32,7 +32,7 @@ def test_the_smoke_recipe_is_valid(workbench: Call) -> None:
     assert done.returncode == 0, done.stderr
     assert "recipe.yaml is valid" in done.stdout
     assert "native lane" in done.stdout
-    assert "6 gated checks per variant, 5 of the policy" in done.stdout
+    assert "5 gated checks per variant, 4 of the policy" in done.stdout
     assert "INCONCLUSIVE" not in done.stdout
 
 

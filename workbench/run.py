@@ -117,7 +117,8 @@ def run(
                     held = server.enter_context(served(context, needs, step_events))
                 _execute(context, step)
                 executed.append(step.name)
-                plan = context.plan()
+                before, plan = plan, context.plan()
+                _publish_others(context, before, plan, executed)
                 write_record(folder.plan, plan)
         tools = sum(e["seconds"] for e in events.new() if e["event"] == "tool")
         decided = {s.kind: s for s in plan.steps}["gate"]
@@ -133,6 +134,14 @@ def publish_cached(context: Context, plan: Plan) -> None:
     """Put the records of cached steps into this run's folder; another run may have made them."""
     for step in plan.steps:
         if step.cached and step.kind != "gate":
+            steps.publish(context, step)
+
+
+def _publish_others(context: Context, before: Plan, now: Plan, executed: list[str]) -> None:
+    """Publish what another run finished meanwhile: such a step is cached and not executed here."""
+    todo = {s.name for s in before.steps if not s.cached} - set(executed)
+    for step in now.steps:
+        if step.cached and step.name in todo and step.kind != "gate":
             steps.publish(context, step)
 
 
