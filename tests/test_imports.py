@@ -33,6 +33,7 @@ PURE = (
     "memory_records",
     "passes",
     "reach",
+    "power",
     "gate",
     "scorers",
     "support",
