@@ -147,6 +147,8 @@ def test_each_repeat_stands_for_itself() -> None:
     found = figures(repeat(A, B), repeat(B), repeat({**gone, "sent": None})).by_repeat
     assert found["ttft_ms_p50"] == (pytest.approx(300), pytest.approx(400), None)
     assert found["tpot_ms_p50"] == (pytest.approx(125), pytest.approx(100), None)
+    assert found["ttft_ms_p95"] == (pytest.approx(390), pytest.approx(400), None)
+    assert found["tpot_ms_p95"] == (pytest.approx(147.5), pytest.approx(100), None)
     assert found["output_tokens_per_s"] == (pytest.approx(7 / 2), pytest.approx(4), None)
 
 

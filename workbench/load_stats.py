@@ -310,20 +310,22 @@ def _spread(
 def _by_repeat(
     paired: Sequence[_Pairs], seconds: Sequence[float]
 ) -> dict[str, tuple[float | None, ...]]:
-    """What tells whether repeats agree, see `workbench.quiet`."""
+    """What a policy may check, repeat by repeat: see `repeat_interval` and `workbench.quiet`."""
 
-    def median(
-        values: Callable[[Outcome], requests.Values], pairs: Sequence[_Pair]
+    def at(
+        q: float, values: Callable[[Outcome], requests.Values], pairs: Sequence[_Pair]
     ) -> float | None:
         found = [values(pair.outcome) for pair in pairs if pair.done]
-        return percentile([v for one in found if not isinstance(one, str) for v in one], 50)
+        return percentile([v for one in found if not isinstance(one, str) for v in one], q)
 
     def speed(pairs: _Pairs, took: float) -> float | None:
         return sum(pair.tokens for pair in pairs if pair.done) / took if took > 0 else None
 
     return {
-        "ttft_ms_p50": tuple(median(requests.ttft, pairs) for pairs in paired),
-        "tpot_ms_p50": tuple(median(requests.tpot, pairs) for pairs in paired),
+        "ttft_ms_p50": tuple(at(50, requests.ttft, pairs) for pairs in paired),
+        "ttft_ms_p95": tuple(at(95, requests.ttft, pairs) for pairs in paired),
+        "tpot_ms_p50": tuple(at(50, requests.tpot, pairs) for pairs in paired),
+        "tpot_ms_p95": tuple(at(95, requests.tpot, pairs) for pairs in paired),
         "output_tokens_per_s": tuple(map(speed, paired, seconds)),
     }
 
