@@ -52,6 +52,7 @@ PURE = (
     "workload_spec",
     "workloads",
     "bootstrap",
+    "exact_intervals",
     "repeat_interval",
     "load_records",
     "load_requests",

@@ -118,7 +118,9 @@ def _limits(
 ) -> tuple[float, float] | None:
     """The interval over repeats; None where a side has too few, or an old record holds none."""
     repeats = [side[0].by_repeat.get(check.metric, ()) for side in loads if len(side) == 1]
-    return repeat_interval(value, *repeats) if len(repeats) == len(loads) else None
+    if len(repeats) < len(loads):
+        return None
+    return repeat_interval(value, repeats[0], repeats[1] if len(repeats) > 1 else None)
 
 
 def _loads(side: VariantEvidence, check: PerformanceCheck) -> list[LoadSummary]:
