@@ -28,6 +28,9 @@ def test_sums_of_clusters_and_of_samples_alone() -> None:
     assert found.tolist() == [[0, 1], [0.25, 1], [0.5, 1], [2, 2]]
     assert units(columns).tolist() == sorted(columns.tolist())
     assert units(columns[:0], []).tolist() == []
+    # A sum of floats depends on its order; that of a cluster does not.
+    tenths = np.array([[0.1], [0.2], [0.3]])
+    assert units(tenths, ["a"] * 3).tolist() == units(tenths[::-1], ["a"] * 3).tolist()
     with pytest.raises(ValueError, match="2 clusters of 5"):
         units(columns, ["a", "b"])
 

@@ -28,6 +28,19 @@ def test_by_hand() -> None:
         beyond_margin([], [], 0.1)
 
 
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_at_the_limit_itself_it_is_what_the_confidence_leaves(confidence: float) -> None:
+    before, after = [1.0] * 80, [0.0] * 50 + [1.0] * 30
+    # Forty clusters of one and of three samples, so that a unit is a third of a large one.
+    names = [f"d{i // 4}{'a' if i % 4 else 'b'}" for i in range(80)]
+    loss = stats.paired_interval(before, after, confidence)
+    assert beyond_margin(before, after, loss.low) == pytest.approx(1 - confidence)
+    differences = [b - a for b, a in zip(before, after, strict=True)]
+    whole, _ = clustered(loss, differences, names)
+    assert whole.low < loss.low
+    assert beyond_margin(before, after, whole.low, names) == pytest.approx(1 - confidence)
+
+
 rows = st.lists(
     st.tuples(
         st.sampled_from([0.0, 1.0, 1.0, 1.0]),

@@ -84,6 +84,14 @@ def test_whole_clusters_are_drawn() -> None:
     assert "10 units" in grouped.why
 
 
+def test_as_much_lost_as_gained_is_symmetric() -> None:
+    sides = [np.array([[v, 1.0] for v in side * 7]) for side in ([1, 0, 0.5], [0, 1, 0.5])]
+    found = bca(sides[0], sides[1], draws=101)
+    assert found.estimate == 0
+    assert found.low is not None and found.high is not None
+    assert found.low == -found.high < 0
+
+
 def test_without_limits_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones((40, 2))
     found = bca(ones, ones)
