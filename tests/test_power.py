@@ -15,7 +15,7 @@ from workbench import stats
 from workbench.display import power_table
 from workbench.gate import decide
 from workbench.power import ASSUMED, power
-from workbench.reach import fewest
+from workbench.reach import bound, fewest
 from workbench.spec import Policy
 
 
@@ -71,6 +71,15 @@ def test_an_earlier_verdict_says_how_much_answers_vary() -> None:
     )
     gate = decide(checks, failed, policy_digest="p", id_="g")
     assert power(loaded(checks), FACTS, gate, {})[0].source == "bad, last verdict"
+
+
+def test_answers_that_never_change_promise_no_more_than_the_limits_can_show() -> None:
+    checks = policy(quality(confidence=0.99))
+    same = evidence({"suite": [1.0] * 88}, variant("fp8", {"suite": rows([1.0] * 88)}))
+    gate = decide(checks, same, policy_digest="p", id_="g")
+    (found,) = power(loaded(checks), FACTS, gate, {})
+    assert found.variance == pytest.approx(0, abs=1e-12)
+    assert found.detectable == bound(88, 0.99)
 
 
 def test_only_what_is_gated_is_shown_and_an_unknown_size_is_not_made_up() -> None:
