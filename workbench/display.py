@@ -18,13 +18,14 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from workbench.errors import StoreError
 from workbench.events import EventReader
-from workbench.records import Gate, Manifest, Plan, VariantVerdict
+from workbench.records import MAY_SHIP, Gate, Manifest, Plan, VariantVerdict
 from workbench.store import Run, read_record
 from workbench.words import plain
 
@@ -34,7 +35,12 @@ DRIVEN = "WORKBENCH_DRIVEN"
 #: Tools that took less than this have no share worth naming: one start of a kernel outweighs it.
 _FEW_SECONDS = 60.0
 
-_VERDICT_STYLE = {"GO": "bold green", "NO-GO": "bold red", "INCONCLUSIVE": "bold yellow"}
+_VERDICT_STYLE = {
+    "GO": "bold green",
+    "GO WITH WAIVER": "bold yellow",
+    "NO-GO": "bold red",
+    "INCONCLUSIVE": "bold yellow",
+}
 _MARK = {"waiting": "·", "cached": "=", "running": "▶", "done": "✓", "failed": "✗"}
 _STYLE = {"cached": "dim", "running": "bold cyan", "done": "green", "failed": "bold red"}
 
@@ -133,8 +139,9 @@ def plan_table(plan: Plan) -> Table:
 
 def verdict_table(gate: Gate) -> Table:
     """One line per variant: the verdict and the sentence that explains it."""
+    what = "WHAT IF, and not the verdict," if gate.what_if else "verdict"
     table = Table(
-        title=f"verdict of run '{gate.run}' under policy '{gate.policy}'{gate.aside}",
+        title=escape(f"{what} of run '{gate.run}' under policy '{gate.policy}'{gate.aside}"),
         title_justify="left",
     )
     for column in ("variant", "method", "lane", "verdict", "reason"):
@@ -147,12 +154,15 @@ def verdict_table(gate: Gate) -> Table:
             Text(v.verdict, _VERDICT_STYLE[v.verdict]),
             Text(v.reason),
         )
+    if gate.best:
+        table.caption = Text(f"{gate.best.objective}: {gate.best.reason}")
+        table.caption_justify = "left"
     return table
 
 
 def artifact_line(verdict: VariantVerdict, run: Run) -> str:
     """Which folder ships, of a variant that may; empty of one that may not."""
-    if verdict.verdict != "GO":
+    if verdict.verdict not in MAY_SHIP:
         return ""
     try:
         made = read_record(run.published("quantize", verdict.variant), Manifest)
@@ -162,7 +172,8 @@ def artifact_line(verdict: VariantVerdict, run: Run) -> str:
     aside = " (its dequantized twin was served; the twin is not what ships)" if twin else ""
     folder = run.results.root / made.path
     gone = "" if folder.is_dir() else " (it is gone; workbench run makes it again)"
-    return f"artifact of {verdict.variant}: {folder}{gone}{aside}"
+    waived = " (with a waiver)" if verdict.verdict != "GO" else ""
+    return f"artifact of {verdict.variant}{waived}: {folder}{gone}{aside}"
 
 
 def own_time(seconds: float, tool_seconds: float) -> str:

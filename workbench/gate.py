@@ -1,28 +1,33 @@
 """The verdict: from records and a policy to GO, NO-GO or INCONCLUSIVE, failing closed.
 
 A variant is NO-GO when any gated check fails, GO when every gated check passes, and INCONCLUSIVE
-otherwise; critical and supporting checks are gated, advisory ones are shown. Nothing gated is never
+otherwise; critical and supporting checks are gated, advisory ones are shown. Where nothing is the
+matter but FAILs that a waiver in force names, it is GO WITH WAIVER (`workbench.waiving`), unless
+all that is gated is waived: then nothing was shown. Nothing gated is never
 GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
 is not enough for a GO by itself; nor is anything while a step of the variant is still to do.
 Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
 GOs: it can only be lower than that of a single check.
 
 The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
-here reads a clock or a disk: the same records and policy give the same bytes.
+here reads a clock or a disk: the same records, policy and day give the same bytes.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workbench import checks as checking
 from workbench import measured_checks as measuring
-from workbench import noise, sensitivity
+from workbench import noise, sensitivity, waiving
+from workbench.across import differences
 from workbench.base import BASELINE
+from workbench.best import best
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
-from workbench.records import FAKE, Check, Gate, VariantVerdict, Verdict
+from workbench.records import FAKE, MAY_SHIP, Check, Gate, VariantVerdict, Verdict
 from workbench.spec import Policy
 
 #: The beginning of a warning, behind the suite's name, and how many variants it names.
@@ -38,7 +43,15 @@ _LONGEST = 160
 __all__ = ["Evidence", "VariantEvidence", "decide", "timings_aside"]
 
 
-def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) -> Gate:
+def decide(
+    policy: Policy,
+    evidence: Evidence,
+    *,
+    policy_digest: str,
+    id_: str,
+    on: datetime.date | None = None,
+    what_if: Sequence[str] = (),
+) -> Gate:
     """Judge every variant of a run.
 
     Args:
@@ -46,8 +59,11 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         evidence: the records of the run; what is missing stays missing and is never a pass.
         policy_digest: of the policy file, for the record.
         id_: content id of the gate step, for the record.
+        on: the day by which waivers expire, UTC; without one no waiver counts.
+        what_if: how the policy differs from the run's own.
     """
     spreads = sensitivity.spreads(policy, evidence)
+    judged = tuple(_judge(policy, evidence, v, on) for v in evidence.variants)
     return Gate(
         id=id_,
         run=evidence.run,
@@ -56,11 +72,19 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         policy=policy.name,
         policy_digest=policy_digest,
         inputs=_inputs(evidence),
-        variants=tuple(_judge(policy, evidence, v) for v in evidence.variants),
+        variants=judged,
         noise_floor=noise.floors(evidence, evidence.baseline),
         reference_noise={r.variant: noise.floors(evidence, r) for r in evidence.references},
         sensitivity=spreads,
-        warnings=(*_warnings(policy, evidence), *sensitivity.warnings(spreads)),
+        warnings=(
+            *_warnings(policy, evidence),
+            *waiving.remarks(policy.waivers, judged, on),
+            *sensitivity.warnings(spreads),
+        ),
+        best=best(policy.objective, evidence, judged),
+        what_if=tuple(what_if),
+        compared_with=evidence.across,
+        date=on.isoformat() if on and policy.waivers else "",
     )
 
 
@@ -71,7 +95,9 @@ def timings_aside(gate: Gate) -> dict[str, Any]:
     reasons that quote them. Verdicts stay.
     """
     data = gate.model_dump(mode="json", by_alias=True)
-    del data["id"]  # it covers the measured times
+    del data["id"], data["date"]  # the id covers the measured times
+    if data["best"] and data["best"]["objective"] != "smallest":
+        data["best"] = None
     # Asked again, the answers are judged as they are, and there is nothing to tell.
     data["warnings"] = [w for w in data["warnings"] if RESCORED not in w]
     data["inputs"] = {k: v for k, v in data["inputs"].items() if not k.endswith("/profile")}
@@ -177,25 +203,32 @@ def _moved(before: float | None, now: float | None) -> str:
 # --------------------------------------------------------------------------- one variant
 
 
-def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> VariantVerdict:
-    checks = (
-        checking.artifact(variant),
+def _judge(
+    policy: Policy, evidence: Evidence, variant: VariantEvidence, on: datetime.date | None
+) -> VariantVerdict:
+    checks: tuple[Check, ...] = (
+        # Across two runs the checkpoint itself is judged, too, and nobody here produced it.
+        *(() if variant.variant == BASELINE else (checking.artifact(variant),)),
         *(checking.quality(check, evidence, variant) for check in policy.quality),
         *(measuring.performance(check, evidence, variant) for check in policy.performance),
         *(measuring.size(check, evidence, variant) for check in policy.size),
     )
+    names = [v.variant for v in evidence.variants]
+    checks = waiving.waive(checks, variant.variant, names, policy.waivers, on)
     verdict, reason = _verdict(checks)
     if todo := _todo(evidence, variant):
         unfinished = f"{UNFINISHED} ({_listed(todo)} still to do)"
-        if verdict == "GO":
+        if verdict in MAY_SHIP:
             verdict, reason = "INCONCLUSIVE", f"{unfinished}; of what is there, {reason}"
         elif verdict == "INCONCLUSIVE":
             reason = f"{unfinished}; {reason}"
     measured = variant.evaluation or variant.profile
     lane = measured.serving.lane if measured else None
-    if verdict == "GO" and lane and lane.name == "emulated":
+    if verdict in MAY_SHIP and lane and lane.name == "emulated":
         reason += "; measured on a dequantized twin, so this says nothing about speed or memory"
-    if variant.reference != BASELINE:
+    if evidence.across:
+        reason += f"; {differences(evidence, variant)}"
+    elif variant.reference != BASELINE:
         reason += f"; paired with {variant.reference}: the same checkpoint under the same engine"
     return VariantVerdict(
         variant=variant.variant,
@@ -211,21 +244,28 @@ def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> Vari
 def _verdict(checks: tuple[Check, ...]) -> tuple[Verdict, str]:
     gated = [c for c in checks if c.tier != "advisory"]
     failed = [c for c in gated if c.status == "FAIL"]
-    if failed:
+    waived = [c for c in failed if c.waiver]
+    if len(waived) < len(failed):
         return "NO-GO", f"{_share(failed, gated)} {_do(failed, 'fails', 'fail')}: {_why(failed)}"
     if all(c.kind == "artifact" for c in gated):
         return "INCONCLUSIVE", "nothing is gated: the policy has no critical or supporting check"
-    open_ = [c for c in gated if c.status != "PASS"]
+    does = f"{_do(waived, 'fails and is', 'fail and are')} waived: {_why(waived)}"
+    open_ = [c for c in gated if c.status not in ("PASS", "FAIL")]
     if open_:
         settled = _do(open_, "is", "are")
-        return "INCONCLUSIVE", f"{_share(open_, gated)} {settled} not settled: {_why(open_)}"
+        aside = f"; {len(waived)} {does}" if waived else ""
+        return "INCONCLUSIVE", f"{_share(open_, gated)} {settled} not settled: {_why(open_)}{aside}"
+    if waived and not any(c.status == "PASS" and c.kind != "artifact" for c in gated):
+        return "NO-GO", f"{_share(waived, gated)} {does}; with all of them waived nothing is shown"
     reason = (
         "the one gated check passes" if len(gated) == 1 else f"all {len(gated)} gated checks pass"
     )
+    if waived:
+        reason = f"{_share(waived, gated)} {does}; the others pass"
     worse = [c for c in checks if c.tier == "advisory" and c.status == "FAIL"]
     if worse:
         reason += f"; advisory and not gated: {_names(worse)} {_do(worse, 'fails', 'fail')}"
-    return "GO", reason
+    return "GO WITH WAIVER" if waived else "GO", reason
 
 
 def _share(some: list[Check], gated: list[Check]) -> str:
@@ -238,7 +278,11 @@ def _do(items: list[Check], one: str, many: str) -> str:
 
 def _why(checks: Iterable[Check]) -> str:
     """Each check with the shortest text that says what is the matter with it."""
-    return ", ".join(f"{c.name} ({_matter(c)})" for c in checks)
+    return ", ".join(f"{c.name} ({_matter(c)}{_excused(c)})" for c in checks)
+
+
+def _excused(check: Check) -> str:
+    return f"; {waiving.waived_words(check.waiver)}" if check.waiver else ""
 
 
 def _matter(check: Check) -> str:

@@ -55,7 +55,7 @@ class Loaded:
     @property
     def digest(self) -> str:
         """Content id of the recipe and its policy."""
-        return content_id({"recipe": _dump(self.recipe), "policy": _dump(self.policy)})
+        return content_id({"recipe": _dump(self.recipe), "policy": _said(self.policy)})
 
     @property
     def calibration_source(self) -> Path | None:
@@ -79,7 +79,21 @@ class Loaded:
     @property
     def policy_digest(self) -> str:
         """Content id of the policy alone."""
-        return content_id(_dump(self.policy))
+        return digest_of(self.policy)
+
+
+def digest_of(policy: Policy) -> str:
+    """Content id of a policy."""
+    return content_id(_said(policy))
+
+
+#: Keys that older policies did not have: not written, they are in no digest, so that the records
+#: and verdicts of then stay what they are.
+_LATER = ("waivers", "objective")
+
+
+def _said(policy: Policy) -> dict[str, Any]:
+    return {k: v for k, v in _dump(policy).items() if v or k not in _LATER}
 
 
 def _dump(model: BaseModel) -> dict[str, Any]:

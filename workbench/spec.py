@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec, Unfit
 from workbench.calibration_spec import CalibrationSpec as CalibrationSpec
+from workbench.objective import Objective
 from workbench.profile_spec import ProfileSpec as ProfileSpec
 from workbench.suite_spec import SUITE_SCHEMA as SUITE_SCHEMA
 from workbench.suite_spec import Cadence
@@ -19,6 +20,7 @@ from workbench.suite_spec import Sample as Sample
 from workbench.suite_spec import SuiteSpec as SuiteSpec
 from workbench.suite_spec import Tier as Tier
 from workbench.variants import AnyVariant, GgufSpec, NoneSpec
+from workbench.waivers import Waiver
 
 RECIPE_SCHEMA = "workbench.recipe/1"
 POLICY_SCHEMA = "workbench.policy/1"
@@ -338,6 +340,8 @@ class Policy(Spec):
     quality: tuple[QualityCheck, ...] = ()
     performance: tuple[PerformanceCheck, ...] = ()
     size: tuple[SizeCheck, ...] = ()
+    objective: Objective | None = Field(None, description="which GO variant is the best")
+    waivers: tuple[Waiver, ...] = Field((), description="checks that may fail, for a while")
 
     @model_validator(mode="after")
     def _once(self) -> Self:

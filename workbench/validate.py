@@ -34,6 +34,7 @@ from workbench.servers.vllm import check_args
 from workbench.sources import read_source
 from workbench.suite_check import NO_TOOLS
 from workbench.variants import AnyVariant
+from workbench.waiving import beforehand
 
 _GIB = 2**30
 
@@ -257,6 +258,8 @@ def _policy(context: Context) -> list[Finding]:
                     f"{recipe.evaluate.cadence}): its check can only be MISSING",
                 )
             )
+    names = [variant.name for variant in recipe.variants]
+    findings += [Finding("warn", text) for text in beforehand(policy, names, context.today)]
     tiers = [q.tier for q in policy.quality] + [p.tier for p in policy.performance]
     tiers += [s.tier for s in policy.size]
     gated = [tier for tier in tiers if tier != "advisory"]
