@@ -321,6 +321,12 @@ def test_what_either_run_has_not_done_makes_no_go() -> None:
     assert one.verdict == "GO", "another variant's step is nothing to this one"
 
 
+def test_a_critical_suite_that_is_not_gated_is_said() -> None:
+    gate = judged(run(), EARLIER, QualityCheck(suite="other", margin=0.1))
+    assert gate.verdict == "INCONCLUSIVE"
+    assert any("'suite': critical by its own suite.yaml" in text for text in gate.warnings)
+
+
 def test_what_is_doubtful_in_either_run_is_said() -> None:
     gate = judged(replace(run(), doubts=("one",)), replace(EARLIER, doubts=("two",)))
     assert {"one", "run before: two"} <= set(gate.warnings)

@@ -139,9 +139,9 @@ def plan_table(plan: Plan) -> Table:
 
 def verdict_table(gate: Gate) -> Table:
     """One line per variant: the verdict and the sentence that explains it."""
-    what = "WHAT IF, and not the verdict," if gate.what_if else "verdict"
+    what = "WHAT IF:" if gate.what_if else "verdict of"
     table = Table(
-        title=escape(f"{what} of run '{gate.run}' under policy '{gate.policy}'{gate.aside}"),
+        title=escape(f"{what} run '{gate.run}' under policy '{gate.policy}'{gate.aside}"),
         title_justify="left",
     )
     for column in ("variant", "method", "lane", "verdict", "reason"):

@@ -167,10 +167,11 @@ def _todo(evidence: Evidence, variant: VariantEvidence) -> list[str]:
 def _ungated(policy: Policy, evidence: Evidence) -> tuple[str, ...]:
     """Suites that call themselves critical and that no verdict here speaks of."""
     gating = {check.suite for check in policy.quality if check.tier != "advisory"}
-    asked = evidence.baseline.evaluation.suites if evidence.baseline.evaluation else ()
+    sides = [side.evaluation for side in evidence.unquantized if side.evaluation]
+    asked = {result.suite: result for one in sides for result in one.suites}
     loose = [
         f"'{result.suite}'"
-        for result in asked
+        for result in asked.values()
         if result.tier == "critical" and result.source == "suite" and result.suite not in gating
     ]
     if not loose:
@@ -305,7 +306,7 @@ def _unsettled(check: Check, n: int) -> str:
     if n < details["min_n"]:
         return f"{n} samples, {details['min_n']} wanted{only}"
     if "items_needed" not in details:
-        return f"scores {checking.points(details['baseline_score'])} % before quantizing"
+        return f"scores {checking.points(details['baseline_score'])} % to begin with"
     if needed := details["items_needed"]:
         return f"needs about {max(needed, n + 1)} items instead of {n}{only}"
     return "the loss sits on the margin"

@@ -321,7 +321,9 @@ class Gate(Record):
     def aside(self) -> str:
         """What must stand right beside the verdict, in brackets; empty where nothing must."""
         said = f" (compared with run {self.compared_with})" if self.compared_with else ""
-        said += f" (WHAT IF: {', '.join(self.what_if)})" if self.what_if else ""
+        said += (
+            f" (what if {', '.join(self.what_if)}: not the run's verdict)" if self.what_if else ""
+        )
         fake = " (fake engine: says nothing about a model)" if FAKE in self.warnings else ""
         return said + fake
 
