@@ -310,13 +310,14 @@ def test_all_are_judged_unless_some_are_named_and_what_is_left_is_said() -> None
 
 
 def test_what_either_run_has_not_done_makes_no_go() -> None:
-    for after, before in (
-        (replace(run(), unfinished=("profile:fp8",)), EARLIER),
-        (run(), replace(EARLIER, unfinished=("evaluate:fp8",))),
-        (run(), replace(EARLIER, unfinished=("calibrate",))),
+    for after, before, step in (
+        (replace(run(), unfinished=("profile:fp8",)), EARLIER, "profile:fp8"),
+        (run(), replace(EARLIER, unfinished=("evaluate:fp8",)), "evaluate:fp8 of run before"),
+        (run(), replace(EARLIER, unfinished=("calibrate",)), "calibrate of run before"),
     ):
         one, _ = verdict(judged(after, before))
-        assert one.verdict == "INCONCLUSIVE" and "not finished" in one.reason
+        assert one.verdict == "INCONCLUSIVE"
+        assert f"not finished ({step} still to do)" in one.reason
     one, _ = verdict(judged(run(), replace(EARLIER, unfinished=("evaluate:w4",))))
     assert one.verdict == "GO", "another variant's step is nothing to this one"
 

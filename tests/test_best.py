@@ -137,7 +137,7 @@ def test_the_fastest_by_the_geometric_mean_over_the_common_loads() -> None:
 
 def test_the_cheapest_by_machine_hours_at_the_best_concurrency() -> None:
     # b is faster by the mean; a makes more tokens of an hour, at its best concurrency.
-    sides = side("a", x1=10.0, x8=50.0), side("b", x1=20.0, x8=40.0)
+    sides = side("a", x1=10.0, x8=50.0, x32=20.0), side("b", x1=20.0, x8=40.0, x32=20.0)
     assert best("fastest", *sides).variant == "b"
     chosen = best("cheapest", *sides)
     assert chosen.variant == "a"
