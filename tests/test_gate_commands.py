@@ -80,7 +80,6 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
         capture_output=True,
         text=True,
     )
-    # The notebook was given the day of the run that started it.
     assert done.returncode == 0, done.stdout + done.stderr
     assert "GO WITH WAIVER" in done.stdout
     return root
@@ -119,6 +118,13 @@ def test_a_waiver_ends_with_0_and_is_said(results: Path, call: Call) -> None:
     assert (results / "smoke/gate.json").read_bytes() == before, "the same day, the same bytes"
     gate = read_record(results / "smoke/gate.json", Gate)
     assert gate.date == TODAY.isoformat() and gate.best and gate.best.variant == "good"
+
+
+def test_the_notebook_is_given_the_day_of_the_run_that_starts_it(home: Path) -> None:
+    """A run over midnight has one day and not two."""
+    copy = json.loads((home / "results/smoke/executed/05_gate.ipynb").read_text())
+    (given,) = (c for c in copy["cells"] if "injected-parameters" in c["metadata"].get("tags", ()))
+    assert f'date = "{TODAY}"\n' in given["source"]
 
 
 def test_another_day_decides_again_and_a_report_keeps_its_day(home: Path, results: Path) -> None:
