@@ -101,8 +101,9 @@ def call(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         with pytest.raises(SystemExit) as left:
             cli.main()
         said = capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return Done(left.value.code, " ".join(said.out.replace("│", " ").split()), said.err)
+        code = left.value.code or 0
+        assert isinstance(code, int)
+        return Done(code, " ".join(said.out.replace("│", " ").split()), said.err)
 
     return inner
 
@@ -152,6 +153,19 @@ def test_a_verdict_with_an_edited_day_gets_no_report(results: Path, day: str) ->
     gate.write_text(json.dumps({**data, "date": day}))
     with pytest.raises(StoreError, match="not what the records say"):
         report(open_run("smoke", results))
+
+
+def test_an_expired_waiver_is_said_before_anything_runs(home: Path, call: Call) -> None:
+    policy = yaml.safe_load((home / "policy.yaml").read_text())
+    policy["waivers"][0]["expires"] = TODAY - datetime.timedelta(1)
+    (home / "expired-policy.yaml").write_text(yaml.safe_dump(policy))
+    recipe = yaml.safe_load((home / "recipe.yaml").read_text())
+    (home / "expired.yaml").write_text(
+        yaml.safe_dump({**recipe, "policy": "expired-policy.yaml"}, sort_keys=False)
+    )
+    done = call("validate", "expired.yaml")
+    assert done.code == 0, done.err
+    assert "warn policy: the waiver of 'sentiment' for bad expired on" in done.out
 
 
 def test_a_day_that_is_none_is_refused(results: Path) -> None:
