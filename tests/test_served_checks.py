@@ -90,7 +90,7 @@ def test_a_target_is_kept_or_broken_by_the_whole_interval(
 
 
 def test_every_percentile_of_every_latency_is_read_where_it_stands() -> None:
-    made = found(load(*[DONE] * 16))
+    made = found(load(*[DONE] * 400))
     for metric, value in {
         "ttft_ms_p50": 200,
         "tpot_ms_p90": 150,
@@ -141,7 +141,7 @@ def test_what_was_not_measured_keeps_no_target(made: Evidence, status: str, word
 
 
 def test_an_open_loop_is_named_as_the_report_names_it() -> None:
-    made = found(load(*[DONE] * 16, arrivals=PoissonArrivals(arrivals="poisson", rate=4)))
+    made = found(load(*[DONE] * 400, arrivals=PoissonArrivals(arrivals="poisson", rate=4)))
     open_ = LatencyTarget(
         workload="short", arrivals="poisson 4/s", metric="ttft_ms_p99", max_value=1000
     )
@@ -175,7 +175,7 @@ def test_repeats_that_differ_widen_what_requests_alone_would_say() -> None:
     made = load(*[DONE] * 64)
     assert made.good
     wide = made.good.model_copy(update={"share": Figure(value=1.0, low=0.85, high=1.0)})
-    check = goal(found(made.model_copy(update={"good": wide})))
+    check = goal(found(made.model_copy(update={"good": wide, "resampled": "repeat"})))
     assert (check.status, check.low) == ("INCONCLUSIVE", 0.85)
 
 
@@ -196,18 +196,18 @@ def test_goodput_against_other_targets_is_not_comparable_and_without_any_missing
 
 
 def test_a_machine_that_was_not_quiet_makes_no_pass() -> None:
-    noisy = load(*[DONE] * 64, quiet=Quiet(reasons=("7.0% of CPU time was stolen",)))
+    noisy = load(*[DONE] * 400, quiet=Quiet(reasons=("7.0% of CPU time was stolen",)))
     for check in (target(found(noisy)), goal(found(noisy))):
         assert check.status == "INCONCLUSIVE" and "7.0% of CPU time was stolen" in check.sentence
 
 
 def test_they_are_gated_need_no_baseline_and_are_timings() -> None:
-    made = found(load(*[DONE] * 64))
+    made = found(load(*[DONE] * 400))
     alone = replace(made, baseline=replace(made.baseline, profile=None))
     policy = Policy(schema_="workbench.policy/1", name="p", latency=(TARGET,), goodput=(GOAL,))
     gate = decide(policy, alone, policy_digest="p", id_="g")
     assert gate.verdict == "GO" and len(gate.variants[0].checks) == 3
-    slow = replace(found(load(*[LATE] * 64)), baseline=alone.baseline)
+    slow = replace(found(load(*[LATE] * 400)), baseline=alone.baseline)
     late = decide(policy, slow, policy_digest="p", id_="g")
     assert late.variants[0].reason == (
         "1 of 3 gated checks fails: goodput short x8 (0, 0.9 accepted)."

@@ -1,7 +1,7 @@
 """The command line: arguments, output and exit codes, nothing else.
 
-Exit codes: 0 GO (or done), 10 NO-GO, 11 INCONCLUSIVE, 2 bad input, 3 environment or serving
-failure, 1 a bug, 130 interrupted.
+Exit codes: 0 GO or GO WITH WAIVER (or done), 10 NO-GO, 11 INCONCLUSIVE, 2 bad input, 3 environment
+or serving failure, 1 a bug, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench import __version__, capacity_view, cli_eval, cli_load
+from workbench import __version__, capacity_view, cli_eval, cli_gate, cli_load
 from workbench.cli_suite import suite_app
 from workbench.errors import WorkbenchError
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.display import ProgressLine
-    from workbench.records import Gate
-    from workbench.store import Run
     from workbench.validate import Finding
 
 #: Steps still to do that are named; the rest is counted.
@@ -164,56 +162,10 @@ def run(
         text = f"still to do: {some}{more}; {context.command} does them"
         console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
     if outcome.gate is not None:
-        _verdict(console, outcome.gate, context.run)
+        cli_gate.verdict(console, outcome.gate, context.run)
 
 
-def _verdict(console: Console, record: Gate, run: Run) -> None:
-    from workbench.display import artifact_line, verdict_table
-    from workbench.records import EXIT_CODES
-
-    with contextlib.suppress(OSError):  # the exit code is the answer; it must not hang on a pipe
-        console.print(verdict_table(record))
-        for warning in record.warnings:
-            console.print("[yellow]warn[/]", warning, highlight=False, soft_wrap=True)
-        for verdict in record.variants:
-            if line := artifact_line(verdict, run):
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
-        console.print(f"report: {run.report}", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(EXIT_CODES[record.verdict])
-
-
-@app.command()
-def gate(run: RunName = "", results: ResultsOption = None) -> None:
-    """Decide again from the records of a run: no server, and no weights need be there."""
-    from rich.markup import escape
-
-    from workbench import steps
-    from workbench.asked import HINT
-    from workbench.collect import changed_suites
-    from workbench.context import open_run
-    from workbench.gate import UNFINISHED
-    from workbench.recipe import changed_since
-
-    context = open_run(run, results)
-    with context.run.lock():
-        record = steps.gate(context)
-    console = _console()
-    changed = ["recipe or policy"] if changed_since(context.loaded) else []
-    suites = changed_suites(context)
-    changed += [f"suite '{name}'" for name in suites]
-    hint = f"; {HINT.format(context.run.name)}" if suites and all(suites.values()) else ""
-    if any(warning.startswith(UNFINISHED) for warning in record.warnings):
-        text = f"{UNFINISHED}: {context.command} finishes it"
-        console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
-    if changed:
-        console.print(
-            f"[yellow]warn[/] decided as the run was started: {escape(', '.join(changed))} "
-            f"changed since; {escape(context.command)} applies that"
-            f"{hint}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    _verdict(console, record, context.run)
+cli_gate.register(app)
 
 
 @app.command()

@@ -66,7 +66,8 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
     """Score a finished run again with the suites as they are now; no model is asked."""
     from rich.markup import escape
 
-    from workbench.cli import _console, _verdict
+    from workbench.cli import _console
+    from workbench.cli_gate import verdict
     from workbench.context import open_run
     from workbench.recipe import changed_since
     from workbench.rescore import rescore as score_again
@@ -89,7 +90,7 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    _verdict(console, record, context.run)
+    verdict(console, record, context.run)
 
 
 def _rescored(suites: Sequence[SuiteRescore]) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TypeVar
 
 from workbench.asked import may_score_again
 from workbench.context import Context
+from workbench.digest import content_id
 from workbench.errors import StoreError, SuiteError
 from workbench.evidence import Evidence, VariantEvidence
 from workbench.gate import decide
 from workbench.integrity import flaw
 from workbench.plan import gate_spec
 from workbench.prompts import question_text
+from workbench.recipe import digest_of
 from workbench.records import (
     Calibration,
     Checkpoint,
@@ -30,7 +33,8 @@ from workbench.records import (
 )
 from workbench.report.html import render
 from workbench.rows import read_rows, rows_digest
-from workbench.store import is_marked, read_marked, read_record, write_atomic
+from workbench.spec import Policy
+from workbench.store import dump_record, is_marked, read_marked, read_record, write_atomic
 from workbench.suite_spec import Sample
 from workbench.suites import Suite, find_suite, load_suite
 from workbench.variants import AnyVariant
@@ -175,16 +179,38 @@ def _same_weights(context: Context, made: Manifest) -> None:
         )
 
 
-def decided(context: Context, evidence: Evidence) -> Gate:
-    """The verdict that follows from the evidence. Cheap and pure, so never taken from a file."""
+def decided(
+    context: Context,
+    evidence: Evidence,
+    on: datetime.date | None = None,
+    *,
+    policy: Policy | None = None,
+    what_if: Sequence[str] = (),
+) -> Gate:
+    """The verdict that follows from the evidence. Cheap and pure, so never taken from a file.
+
+    Args:
+        context: the run.
+        evidence: its records.
+        on: the day by which waivers expire; default is the context's.
+        policy: another one than the run's own.
+        what_if: how it differs; a verdict with another policy must say it.
+    """
+    on = on or context.today
+    other = policy or context.loaded.policy
     plan = read_record(context.run.plan, Plan)
     ids = {s.name: s.id for s in plan.steps if s.kind != "gate"}
-    return decide(
-        context.loaded.policy,
-        evidence,
-        policy_digest=context.loaded.policy_digest,
-        id_=gate_spec(context.loaded, context.run, ids).id,
-    )
+    id_ = gate_spec(context.loaded, context.run, ids, on).id
+    if what_if:
+        id_ = content_id(
+            {
+                "what_if": list(what_if),
+                "of": id_,
+                "policy": digest_of(other),
+                "date": on.isoformat() if other.waivers else "",
+            }
+        )
+    return decide(other, evidence, policy_digest=digest_of(other), id_=id_, on=on, what_if=what_if)
 
 
 def changed_suites(context: Context) -> dict[str, bool]:
@@ -226,8 +252,9 @@ def report(context: Context) -> Gate:
             fix=f"{context.command} goes on to it",
         )
     evidence = collect(context)
-    record = decided(context, evidence)
-    if read_record(context.run.gate, Gate) != record:
+    there = read_record(context.run.gate, Gate)
+    record = decided(context, evidence, _day(there.date))
+    if there != record:
         raise StoreError(
             "gate.json is not what the records say",
             where=str(context.run.gate),
@@ -237,8 +264,53 @@ def report(context: Context) -> Gate:
     return record
 
 
-def write_report(context: Context, record: Gate, evidence: Evidence) -> None:
-    """Render `report.html`."""
+def _day(text: str) -> datetime.date | None:
+    """The day of a verdict; None where it has none, or one that somebody edited."""
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def write_aside(context: Context, record: Gate, evidence: Evidence, folder: Path) -> None:
+    """Write `gate.json` and `report.html` of a what-if into a folder that is no run's.
+
+    Raises:
+        StoreError: it is in the results folder, or holds a verdict that is no what-if.
+    """
+    refuse_folder(context, folder)
+    write_atomic(folder / "gate.json", dump_record(record))
+    write_report(context, record, evidence, folder / "report.html")
+
+
+def refuse_folder(context: Context, folder: Path) -> None:
+    """Refuse a folder where a what-if or a comparison could be taken for a run's own verdict.
+
+    Raises:
+        StoreError: it is in the results folder, or holds such a verdict.
+    """
+    root, gate = context.run.results.root, folder / "gate.json"
+    if folder.resolve().is_relative_to(root):
+        raise StoreError(
+            "the results folder holds the verdicts of runs, and this is none",
+            where=f"--output {folder}",
+            fix=f"name a folder outside {root}",
+        )
+    if folder.exists() and not folder.is_dir():
+        raise StoreError("this is a file", where=f"--output {folder}", fix="name a folder")
+    there = read_record(gate, Gate) if gate.exists() else None
+    if there and not there.what_if and not there.compared_with:
+        raise StoreError(
+            f"the folder holds the verdict of run '{there.run}'",
+            where=f"--output {folder}",
+            fix="name another folder",
+        )
+
+
+def write_report(
+    context: Context, record: Gate, evidence: Evidence, path: Path | None = None
+) -> None:
+    """Render `report.html`, the run's own unless a path is given."""
     sealed = context.run.calibration
     page = render(
         record,
@@ -246,7 +318,7 @@ def write_report(context: Context, record: Gate, evidence: Evidence) -> None:
         calibration=read_marked(sealed, Calibration) if sealed.is_file() else None,
         questions=questions(context, evidence),
     )
-    write_atomic(context.run.report, page.encode("utf-8", "backslashreplace"))
+    write_atomic(path or context.run.report, page.encode("utf-8", "backslashreplace"))
 
 
 def questions(context: Context, evidence: Evidence) -> dict[str, dict[str, tuple[str, str]]]:

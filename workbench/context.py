@@ -6,6 +6,7 @@ plan that follow from it are computed in `workbench.plan`.
 
 from __future__ import annotations
 
+import datetime
 import shlex
 import time
 from dataclasses import dataclass
@@ -52,6 +53,11 @@ class Context:
     def __repr__(self) -> str:
         """Which run this is: the line below the cell of a notebook that opened it."""
         return f"run '{self.run.name}' of {self.loaded.source}, kept in {self.run.path}"
+
+    @cached_property
+    def today(self) -> datetime.date:
+        """The day this run was opened, UTC, so that one at midnight has one and not two."""
+        return datetime.datetime.now(datetime.UTC).date()
 
     @cached_property
     def model_path(self) -> Path:
@@ -245,7 +251,7 @@ class Context:
 
     def plan(self) -> Plan:
         """Steps, what is cached and why."""
-        return build(self.loaded, self.facts, self.run)
+        return build(self.loaded, self.facts, self.run, self.today)
 
     def power(self) -> list[Power]:
         """What each gated suite can show, by the spread of the run's last verdict if it has one."""

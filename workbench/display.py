@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +26,7 @@ from rich.text import Text
 from workbench.errors import StoreError
 from workbench.events import EventReader
 from workbench.power import Power
-from workbench.records import Gate, Manifest, Plan, VariantVerdict
+from workbench.records import MAY_SHIP, Gate, Manifest, Plan, VariantVerdict
 from workbench.store import Run, read_record
 from workbench.words import plain
 
@@ -35,7 +36,12 @@ DRIVEN = "WORKBENCH_DRIVEN"
 #: Tools that took less than this have no share worth naming: one start of a kernel outweighs it.
 _FEW_SECONDS = 60.0
 
-_VERDICT_STYLE = {"GO": "bold green", "NO-GO": "bold red", "INCONCLUSIVE": "bold yellow"}
+_VERDICT_STYLE = {
+    "GO": "bold green",
+    "GO WITH WAIVER": "bold yellow",
+    "NO-GO": "bold red",
+    "INCONCLUSIVE": "bold yellow",
+}
 _MARK = {"waiting": "·", "cached": "=", "running": "▶", "done": "✓", "failed": "✗"}
 _STYLE = {"cached": "dim", "running": "bold cyan", "done": "green", "failed": "bold red"}
 
@@ -142,7 +148,7 @@ def power_table(found: Sequence[Power]) -> Table:
         table.add_row(
             Text(one.suite),
             "?" if one.n is None else f"{one.n}",
-            f"{100 * one.margin:.1f}",
+            f"{'at most ' if one.relative else ''}{100 * one.margin:.1f}",
             Text(f"{100 * one.variance:.1f} % ({one.source})"),
             "?" if one.detectable is None else f"{100 * one.detectable:.1f}",
             Text(f"{one.needed}" if one.needed else "over a million", "yellow" if short else ""),
@@ -156,8 +162,9 @@ def power_table(found: Sequence[Power]) -> Table:
 
 def verdict_table(gate: Gate) -> Table:
     """One line per variant: the verdict and the sentence that explains it."""
+    what = "WHAT IF:" if gate.what_if else "verdict of"
     table = Table(
-        title=f"verdict of run '{gate.run}' under policy '{gate.policy}'{gate.aside}",
+        title=escape(f"{what} run '{gate.run}' under policy '{gate.policy}'{gate.aside}"),
         title_justify="left",
     )
     for column in ("variant", "method", "lane", "verdict", "reason"):
@@ -170,12 +177,15 @@ def verdict_table(gate: Gate) -> Table:
             Text(v.verdict, _VERDICT_STYLE[v.verdict]),
             Text(v.reason),
         )
+    if gate.best:
+        table.caption = Text(f"{gate.best.objective}: {gate.best.reason}")
+        table.caption_justify = "left"
     return table
 
 
 def artifact_line(verdict: VariantVerdict, run: Run) -> str:
     """Which folder ships, of a variant that may; empty of one that may not."""
-    if verdict.verdict != "GO":
+    if verdict.verdict not in MAY_SHIP:
         return ""
     try:
         made = read_record(run.published("quantize", verdict.variant), Manifest)
@@ -185,7 +195,8 @@ def artifact_line(verdict: VariantVerdict, run: Run) -> str:
     aside = " (its dequantized twin was served; the twin is not what ships)" if twin else ""
     folder = run.results.root / made.path
     gone = "" if folder.is_dir() else " (it is gone; workbench run makes it again)"
-    return f"artifact of {verdict.variant}: {folder}{gone}{aside}"
+    waived = " (with a waiver)" if verdict.verdict != "GO" else ""
+    return f"artifact of {verdict.variant}{waived}: {folder}{gone}{aside}"
 
 
 def own_time(seconds: float, tool_seconds: float) -> str:

@@ -20,9 +20,10 @@ from workbench.base import BASELINE
 from workbench.evaluation_records import NOT_SCORED
 from workbench.paired import Answers as Answers
 from workbench.paired import Paired as Paired
+from workbench.paired import Refusal as Refusal
+from workbench.paired import Rows, pair_rows
 from workbench.records import (
     Checkpoint,
-    CheckStatus,
     Divergence,
     Evaluation,
     Manifest,
@@ -78,6 +79,8 @@ class Evidence:
         references: the checkpoint unquantized for another engine (a GGUF file for llama.cpp).
         doubts: what a reader must know of the records themselves.
         unfinished: names of the steps, the gate's aside, that left no record yet, in their order.
+        across: where two runs of the same weights are compared, the earlier one, whose sides are
+            then the references; empty where variants are paired with unquantized ones.
     """
 
     run: str
@@ -91,6 +94,7 @@ class Evidence:
     references: tuple[VariantEvidence, ...] = ()
     doubts: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
+    across: str = ""
 
     @property
     def unquantized(self) -> tuple[VariantEvidence, ...]:
@@ -112,14 +116,6 @@ class Evidence:
     def second_pass(self, reference: VariantEvidence) -> Mapping[str, tuple[SampleRow, ...]]:
         """Suite -> rows of the second time a reference was asked."""
         return self.repeat_rows if reference is self.baseline else reference.repeat_rows
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why something cannot be checked."""
-
-    status: CheckStatus
-    sentence: str
 
 
 def weights_of(evidence: Evidence, variant: VariantEvidence) -> str | None:
@@ -217,23 +213,47 @@ def _conditions(evaluation: Evaluation, result: SuiteResult) -> dict[str, Any]:
     }
 
 
-#: Rows of one side by id and repeat.
-_Rows = dict[tuple[str, int], SampleRow]
-
-#: What must be equal for a row to pair with another's, in the order it is looked at.
-_EQUAL = (
-    ("prompt", "prompt_digest"),
-    ("tokens", "tokens_digest"),
-    ("target", "target_digest"),
-    ("sampling parameters", "sampling_digest"),
-    ("chat template", "template_digest"),
-    ("tokenizer", "tokenizer_digest"),
-    ("cluster", "cluster"),
-)
+#: Conditions that two runs of the same weights may differ in: they are what is asked about.
+MAY_DIFFER = ("engine_version", "hardware")
 
 
-#: What all rows of a suite have in common, or they were not asked in one go.
-_ONE = (("chat template", "template_digest"), ("tokenizer", "tokenizer_digest"))
+def alike(evidence: Evidence, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the conditions must be equal."""
+    aside = MAY_DIFFER if evidence.across else ()
+    return {key: value for key, value in conditions.items() if key not in aside}
+
+
+def not_the_same(
+    evidence: Evidence, variant: VariantEvidence, measured: Evaluation | Profile | None
+) -> Refusal | None:
+    """Across two runs: refuse other weights, and one measurement that both runs hold.
+
+    Args:
+        evidence: of one run, which is never refused, or of two.
+        variant: of the later run.
+        measured: the reference's, of the same kind as is judged of the variant.
+    """
+    if not evidence.across:
+        return None
+    reference = evidence.reference(variant)
+    one, other = (weights_of(evidence, side) for side in (reference, variant))
+    if one and other and one != other:
+        return Refusal(
+            "NOT COMPARABLE",
+            f"the weights differ: {_short(one)} are {reference.variant}'s, {_short(other)} this "
+            "run's",
+        )
+    mine = variant.profile if isinstance(measured, Profile) else variant.evaluation
+    if measured and mine and _measuring(measured) == _measuring(mine):
+        return Refusal(
+            "NOT COMPARABLE", "both runs hold one and the same measurement: nothing was asked twice"
+        )
+    return None
+
+
+def _measuring(record: Evaluation | Profile) -> dict[str, Any]:
+    # Start-up and duration are measured, so two servers never agree in all of it.
+    return record.model_dump(include={"serving", "seconds", "finished"})
 
 
 def pair(
@@ -247,9 +267,12 @@ def pair(
         suite: which one.
         scored: refuse where an answer has no score; False is to show answers, never to judge.
     """
-    sides: list[_Rows] = []
+    sides: list[Rows] = []
     conditions: list[dict[str, Any]] = []
-    for side in (evidence.reference(variant), variant):
+    reference = evidence.reference(variant)
+    if refusal := not_the_same(evidence, variant, reference.evaluation):
+        return refusal
+    for side in (reference, variant):
         result = _result(side, suite)
         rows = _rows_of(evidence, side, result, side.rows.get(suite, ()), scored)
         if isinstance(rows, Refusal):
@@ -257,11 +280,12 @@ def pair(
         assert side.evaluation is not None and result is not None
         sides.append(rows)
         conditions.append(_conditions(side.evaluation, result))
-    difference = first_difference(*conditions)
+    asked = [alike(evidence, one) for one in conditions]
+    difference = first_difference(*asked)
     if difference:
         return Refusal("NOT COMPARABLE", f"the conditions differ: {difference}")
     before, after = sides
-    return _pair_rows(before, after, conditions[0]["higher_is_better"])
+    return pair_rows(before, after, conditions[0]["higher_is_better"])
 
 
 def _rows_of(
@@ -270,7 +294,7 @@ def _rows_of(
     result: SuiteResult | None,
     rows: tuple[SampleRow, ...],
     scored: bool = True,
-) -> _Rows | Refusal:
+) -> Rows | Refusal:
     """The rows of one side by id and repeat, when they are whole and of the right weights."""
     name = side.variant
     if side.evaluation is None:
@@ -307,49 +331,6 @@ def _rows_of(
     return found
 
 
-def _pair_rows(before: _Rows, after: _Rows, higher_is_better: bool) -> Paired | Refusal:
-    odd = sorted(before.keys() ^ after.keys())
-    if odd:
-        named = (before.get(odd[0]) or after[odd[0]]).key
-        return Refusal(
-            "NOT COMPARABLE", f"asked of only one side: {len(odd)} samples, {named!r} first"
-        )
-    keys = sorted(before)
-    for what, field_ in _EQUAL:
-        other = [
-            key
-            for key in keys
-            if _differ(field_, getattr(before[key], field_), getattr(after[key], field_))
-        ]
-        if other:
-            return Refusal(
-                "NOT COMPARABLE",
-                f"{len(other)} of {len(keys)} samples have another {what}, "
-                f"{before[other[0]].key!r} first",
-            )
-    for what, field_ in _ONE:
-        several = {getattr(row, field_) for row in before.values()}
-        if len(several) > 1:
-            return Refusal(
-                "NOT COMPARABLE",
-                f"the samples were asked with {len(several)} {what}s: that is not one measurement",
-            )
-    return Paired(_by_sample(before), _by_sample(after), higher_is_better)
-
-
-def _differ(field_: str, one: str | None, other: str | None) -> bool:
-    # Not every server tells the tokens it made; the prompt's text was compared all the same.
-    unknown = field_ == "tokens_digest" and (one is None or other is None)
-    return one != other and not unknown
-
-
-def _by_sample(rows: _Rows) -> tuple[Answers, ...]:
-    found: dict[str, list[SampleRow]] = {}
-    for id_, repeat in sorted(rows):
-        found.setdefault(id_, []).append(rows[id_, repeat])
-    return tuple(Answers(tuple(group)) for group in found.values())
-
-
 def pair_repeat(
     evidence: Evidence, suite: str, reference: VariantEvidence | None = None
 ) -> Paired | Refusal:
@@ -374,4 +355,4 @@ def pair_repeat(
     if difference:
         return Refusal("NOT COMPARABLE", f"the conditions of the two passes differ: {difference}")
     assert results[0] is not None
-    return _pair_rows(first, second, results[0].higher_is_better)
+    return pair_rows(first, second, results[0].higher_is_better)

@@ -1,7 +1,9 @@
 """The verdict: from records and a policy to GO, NO-GO or INCONCLUSIVE, failing closed.
 
 A variant is NO-GO when any gated check fails, GO when every gated check passes, and INCONCLUSIVE
-otherwise; critical and supporting checks are gated, advisory ones are shown. Nothing gated is never
+otherwise; critical and supporting checks are gated, advisory ones are shown. Where nothing is the
+matter but FAILs that a waiver in force names, it is GO WITH WAIVER (`workbench.waiving`), unless
+all that is gated is waived: then nothing was shown. Nothing gated is never
 GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
 is not enough for a GO by itself, nor is where it ran; nor is anything while a step of the variant
 is still to do. What is too good to be true (ANOMALOUS) is not settled either.
@@ -10,11 +12,12 @@ GOs: it can only be lower than that of a single check. A FAIL is the other way r
 enough, so each has its p adjusted beside it (`workbench.holm`).
 
 The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
-here reads a clock or a disk: the same records and policy give the same bytes.
+here reads a clock or a disk: the same records, policy and day give the same bytes.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,14 +25,16 @@ from typing import Any
 from workbench import checks as checking
 from workbench import limit_checks as limiting
 from workbench import measured_checks as measuring
-from workbench import noise, sensitivity
+from workbench import noise, sensitivity, waiving
 from workbench import required_checks as requiring
 from workbench import served_checks as serving
+from workbench.across import differences
 from workbench.base import BASELINE
+from workbench.best import best
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
 from workbench.holm import adjusted
-from workbench.records import FAKE, Check, Gate, Record, VariantVerdict, Verdict
+from workbench.records import FAKE, MAY_SHIP, Check, Gate, Record, VariantVerdict, Verdict
 from workbench.spec import Policy
 
 #: The beginning of a warning, behind the suite's name, and how many variants it names.
@@ -47,7 +52,15 @@ _LONGEST = 160
 __all__ = ["Evidence", "VariantEvidence", "decide", "timings_aside"]
 
 
-def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) -> Gate:
+def decide(
+    policy: Policy,
+    evidence: Evidence,
+    *,
+    policy_digest: str,
+    id_: str,
+    on: datetime.date | None = None,
+    what_if: Sequence[str] = (),
+) -> Gate:
     """Judge every variant of a run.
 
     Args:
@@ -55,8 +68,11 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         evidence: the records of the run; what is missing stays missing and is never a pass.
         policy_digest: of the policy file, for the record.
         id_: content id of the gate step, for the record.
+        on: the day by which waivers expire, UTC; without one no waiver counts.
+        what_if: how the policy differs from the run's own.
     """
     spreads = sensitivity.spreads(policy, evidence)
+    judged = adjusted([_judge(policy, evidence, v, on) for v in evidence.variants])
     return Gate(
         id=id_,
         run=evidence.run,
@@ -65,11 +81,19 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         policy=policy.name,
         policy_digest=policy_digest,
         inputs=_inputs(policy, evidence),
-        variants=adjusted([_judge(policy, evidence, v) for v in evidence.variants]),
+        variants=judged,
         noise_floor=noise.floors(evidence, evidence.baseline),
         reference_noise={r.variant: noise.floors(evidence, r) for r in evidence.references},
         sensitivity=spreads,
-        warnings=(*_warnings(policy, evidence), *sensitivity.warnings(spreads)),
+        warnings=(
+            *_warnings(policy, evidence),
+            *waiving.remarks(policy.waivers, judged, on),
+            *sensitivity.warnings(spreads),
+        ),
+        best=best(policy.objective, evidence, judged),
+        what_if=tuple(what_if),
+        compared_with=evidence.across,
+        date=on.isoformat() if on and policy.waivers else "",
     )
 
 
@@ -80,7 +104,9 @@ def timings_aside(gate: Gate) -> dict[str, Any]:
     reasons that quote them. Verdicts stay.
     """
     data = gate.model_dump(mode="json", by_alias=True)
-    del data["id"]  # it covers the measured times
+    del data["id"], data["date"]  # the id covers the measured times
+    if data["best"] and data["best"]["objective"] != "smallest":
+        data["best"] = None
     # Asked again, the answers are judged as they are, and there is nothing to tell.
     data["warnings"] = [w for w in data["warnings"] if RESCORED not in w]
     data["inputs"] = {k: v for k, v in data["inputs"].items() if not k.endswith("/profile")}
@@ -156,10 +182,11 @@ def _todo(evidence: Evidence, variant: VariantEvidence) -> list[str]:
 def _ungated(policy: Policy, evidence: Evidence) -> tuple[str, ...]:
     """Suites that call themselves critical and that no verdict here speaks of."""
     gating = {check.suite for check in policy.quality if check.tier != "advisory"}
-    asked = evidence.baseline.evaluation.suites if evidence.baseline.evaluation else ()
+    sides = [side.evaluation for side in evidence.unquantized if side.evaluation]
+    asked = {result.suite: result for one in sides for result in one.suites}
     loose = [
         f"'{result.suite}'"
-        for result in asked
+        for result in asked.values()
         if result.tier == "critical" and result.source == "suite" and result.suite not in gating
     ]
     if not loose:
@@ -192,9 +219,12 @@ def _moved(before: float | None, now: float | None) -> str:
 # --------------------------------------------------------------------------- one variant
 
 
-def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> VariantVerdict:
-    checks = (
-        checking.artifact(variant),
+def _judge(
+    policy: Policy, evidence: Evidence, variant: VariantEvidence, on: datetime.date | None
+) -> VariantVerdict:
+    checks: tuple[Check, ...] = (
+        # Across two runs the checkpoint itself is judged, too, and nobody here produced it.
+        *(() if variant.variant == BASELINE else (checking.artifact(variant),)),
         *requiring.required(policy, evidence, variant),
         *(checking.quality(check, evidence, variant) for check in policy.quality),
         *(c for check in policy.quality for c in limiting.limits(check, evidence, variant)),
@@ -204,18 +234,22 @@ def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> Vari
         *(measuring.size(check, evidence, variant) for check in policy.size),
         *(requiring.tripwire(wire, evidence, variant) for wire in policy.tripwires),
     )
+    names = [v.variant for v in evidence.variants]
+    checks = waiving.waive(checks, variant.variant, names, policy.waivers, on)
     verdict, reason = _verdict(checks)
     if todo := _todo(evidence, variant):
         unfinished = f"{UNFINISHED} ({_listed(todo)} still to do)"
-        if verdict == "GO":
+        if verdict in MAY_SHIP:
             verdict, reason = "INCONCLUSIVE", f"{unfinished}; of what is there, {reason}"
         elif verdict == "INCONCLUSIVE":
             reason = f"{unfinished}; {reason}"
     measured = variant.evaluation or variant.profile
     lane = measured.serving.lane if measured else None
-    if verdict == "GO" and lane and lane.name == "emulated":
+    if verdict in MAY_SHIP and lane and lane.name == "emulated":
         reason += "; measured on a dequantized twin, so this says nothing about speed or memory"
-    if variant.reference != BASELINE:
+    if evidence.across:
+        reason += f"; {differences(evidence, variant)}"
+    elif variant.reference != BASELINE:
         reason += f"; paired with {variant.reference}: the same checkpoint under the same engine"
     return VariantVerdict(
         variant=variant.variant,
@@ -231,24 +265,33 @@ def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> Vari
 def _verdict(checks: tuple[Check, ...]) -> tuple[Verdict, str]:
     gated = [c for c in checks if c.tier != "advisory"]
     failed = [c for c in gated if c.status == "FAIL"]
-    if failed:
+    waived = [c for c in failed if c.waiver]
+    if len(waived) < len(failed):
         return "NO-GO", f"{_share(failed, gated)} {_do(failed, 'fails', 'fail')}: {_why(failed)}"
     if all(c.kind in ("artifact", "policy") for c in gated):
         return "INCONCLUSIVE", "nothing is gated: the policy has no critical or supporting check"
-    open_ = [c for c in gated if c.status != "PASS"]
+    does = f"{_do(waived, 'fails and is', 'fail and are')} waived: {_why(waived)}"
+    open_ = [c for c in gated if c.status not in ("PASS", "FAIL")]
     if open_:
         settled = _do(open_, "is", "are")
-        return "INCONCLUSIVE", f"{_share(open_, gated)} {settled} not settled: {_why(open_)}"
+        aside = f"; {len(waived)} {does}" if waived else ""
+        return "INCONCLUSIVE", f"{_share(open_, gated)} {settled} not settled: {_why(open_)}{aside}"
+    if waived and not any(
+        c.status == "PASS" and c.kind not in ("artifact", "policy") for c in gated
+    ):
+        return "NO-GO", f"{_share(waived, gated)} {does}; with all of them waived nothing is shown"
     reason = (
         "the one gated check passes" if len(gated) == 1 else f"all {len(gated)} gated checks pass"
     )
+    if waived:
+        reason = f"{_share(waived, gated)} {does}; the others pass"
     worse = [c for c in checks if c.tier == "advisory" and c.status == "FAIL"]
     if worse:
         reason += f"; advisory and not gated: {_names(worse)} {_do(worse, 'fails', 'fail')}"
     odd = [c for c in checks if c.tier == "advisory" and c.status in ("WARN", "ANOMALOUS")]
     if odd:
         reason += f"; worth a look: {_names(odd)}"
-    return "GO", reason
+    return "GO WITH WAIVER" if waived else "GO", reason
 
 
 def _share(some: list[Check], gated: list[Check]) -> str:
@@ -261,7 +304,11 @@ def _do(items: list[Check], one: str, many: str) -> str:
 
 def _why(checks: Iterable[Check]) -> str:
     """Each check with the shortest text that says what is the matter with it."""
-    return ", ".join(f"{c.name} ({_matter(c)})" for c in checks)
+    return ", ".join(f"{c.name} ({_matter(c)}{_excused(c)})" for c in checks)
+
+
+def _excused(check: Check) -> str:
+    return f"; {waiving.waived_words(check.waiver)}" if check.waiver else ""
 
 
 def _matter(check: Check) -> str:
@@ -284,7 +331,7 @@ def _unsettled(check: Check, n: int) -> str:
     if n < details["min_n"]:
         return f"{n} samples, {details['min_n']} wanted{only}"
     if "items_needed" not in details:
-        return f"scores {checking.points(details['baseline_score'])} % before quantizing"
+        return f"scores {checking.points(details['baseline_score'])} % to begin with"
     if needed := details["items_needed"]:
         return f"needs about {max(needed, n + 1)} items instead of {n}{only}"
     return "the loss sits on the margin"

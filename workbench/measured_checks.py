@@ -13,7 +13,7 @@ size         bytes of weights against the unquantized checkpoint's, peak memory,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from workbench.checks import reference_name
@@ -21,11 +21,13 @@ from workbench.evidence import (
     Evidence,
     Refusal,
     VariantEvidence,
+    alike,
     first_difference,
     missing,
+    not_the_same,
     wrong_weights,
 )
-from workbench.load_records import LoadSummary
+from workbench.load_records import LoadSummary, Quiet
 from workbench.quiet import believed
 from workbench.records import Check, CheckStatus, LoadPoint, Profile
 from workbench.repeat_interval import repeat_interval
@@ -33,6 +35,9 @@ from workbench.spec import PerformanceCheck, SizeCheck
 
 #: Fewer completed requests than this say nothing about a median, let alone a p95.
 MIN_REQUESTS = 8
+
+#: A closed loop: workload and concurrency.
+Load = tuple[str, int]
 
 
 def performance_name(check: PerformanceCheck) -> str:
@@ -130,12 +135,39 @@ def _limits(
 
 def _loads(side: VariantEvidence, check: PerformanceCheck) -> list[LoadSummary]:
     """What is known of the load a check reads, beside its figures; old profiles hold nothing."""
-    load = {"arrivals": "closed", "concurrency": check.concurrency}
+    return _summaries(side, (check.workload, check.concurrency))
+
+
+def _summaries(side: VariantEvidence, load: Load) -> list[LoadSummary]:
+    arrivals = {"arrivals": "closed", "concurrency": load[1]}
     return [
         found
         for found in (side.profile.loads if side.profile else ())
-        if found.workload == check.workload and found.arrivals == load
+        if found.workload == load[0] and found.arrivals == arrivals
     ]
+
+
+def throughputs(evidence: Evidence, variant: VariantEvidence) -> dict[Load, float] | Refusal:
+    """Output tokens/s of each closed loop a performance check could read."""
+    if refusal := profiles(evidence, variant, relative=False):
+        return refusal
+    found: dict[Load, float] = {}
+    for at in variant.profile.points if variant.profile else ():
+        check = PerformanceCheck(
+            metric="output_tokens_per_s",
+            workload=at.workload,
+            concurrency=at.concurrency,
+            min_value=1.0,
+        )
+        figure = _figure(variant, check)
+        if not isinstance(figure, Refusal) and figure[1] > 0:
+            found[at.workload, at.concurrency] = figure[1]
+    return found or Refusal("MISSING", f"no load was measured whole on {variant.variant}")
+
+
+def quietness_of(side: VariantEvidence, loads: Iterable[Load]) -> list[Quiet]:
+    """How quiet the machine was at each of the loads, as far as it is known."""
+    return [summary.quiet for load in loads for summary in _summaries(side, load)]
 
 
 def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, float] | Refusal:
@@ -187,7 +219,10 @@ def profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> Re
         if wrong:
             return wrong
     if relative and variant.profile and reference.profile:
-        difference = first_difference(_setting(reference.profile), _setting(variant.profile))
+        if refusal := not_the_same(evidence, variant, reference.profile):
+            return refusal
+        settings = (alike(evidence, _setting(s)) for s in (reference.profile, variant.profile))
+        difference = first_difference(*settings)
         if difference:
             return Refusal("NOT COMPARABLE", f"the profiles were not made alike: {difference}")
     return None

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from workbench.evaluation_records import SampleRow
+from workbench.records import CheckStatus
 
 
 @dataclass(frozen=True)
@@ -103,3 +104,74 @@ class Paired:
         """Groups of samples that are independent of each other; None where the suite has none."""
         named = {c for c in self.clusters if c is not None}
         return len(named) + self.clusters.count(None) if named else None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something cannot be checked."""
+
+    status: CheckStatus
+    sentence: str
+
+
+#: Rows of one side by id and repeat.
+Rows = dict[tuple[str, int], SampleRow]
+
+#: What must be equal for a row to pair with another's, in the order it is looked at.
+_EQUAL = (
+    ("prompt", "prompt_digest"),
+    ("tokens", "tokens_digest"),
+    ("target", "target_digest"),
+    ("sampling parameters", "sampling_digest"),
+    ("chat template", "template_digest"),
+    ("tokenizer", "tokenizer_digest"),
+    ("cluster", "cluster"),
+)
+
+
+#: What all rows of a suite have in common, or they were not asked in one go.
+_ONE = (("chat template", "template_digest"), ("tokenizer", "tokenizer_digest"))
+
+
+def pair_rows(before: Rows, after: Rows, higher_is_better: bool) -> Paired | Refusal:
+    """Pair whole sides, or name the first thing that is not equal."""
+    odd = sorted(before.keys() ^ after.keys())
+    if odd:
+        named = (before.get(odd[0]) or after[odd[0]]).key
+        return Refusal(
+            "NOT COMPARABLE", f"asked of only one side: {len(odd)} samples, {named!r} first"
+        )
+    keys = sorted(before)
+    for what, field_ in _EQUAL:
+        other = [
+            key
+            for key in keys
+            if _differ(field_, getattr(before[key], field_), getattr(after[key], field_))
+        ]
+        if other:
+            return Refusal(
+                "NOT COMPARABLE",
+                f"{len(other)} of {len(keys)} samples have another {what}, "
+                f"{before[other[0]].key!r} first",
+            )
+    for what, field_ in _ONE:
+        several = {getattr(row, field_) for row in before.values()}
+        if len(several) > 1:
+            return Refusal(
+                "NOT COMPARABLE",
+                f"the samples were asked with {len(several)} {what}s: that is not one measurement",
+            )
+    return Paired(_by_sample(before), _by_sample(after), higher_is_better)
+
+
+def _differ(field_: str, one: str | None, other: str | None) -> bool:
+    # Not every server tells the tokens it made; the prompt's text was compared all the same.
+    unknown = field_ == "tokens_digest" and (one is None or other is None)
+    return one != other and not unknown
+
+
+def _by_sample(rows: Rows) -> tuple[Answers, ...]:
+    found: dict[str, list[SampleRow]] = {}
+    for id_, repeat in sorted(rows):
+        found.setdefault(id_, []).append(rows[id_, repeat])
+    return tuple(Answers(tuple(group)) for group in found.values())

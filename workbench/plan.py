@@ -14,6 +14,7 @@ invalidate what was measured on the old ones.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +23,9 @@ from workbench import __version__
 from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.digest import content_id, sha256_file
 from workbench.divergence_inputs import held_out_inputs
-from workbench.errors import StoreError
 from workbench.integrity import flaw
 from workbench.quantizers import quantizer
-from workbench.reasons import why_decide, why_not
+from workbench.reasons import decided_id, why_decide, why_not
 from workbench.recipe import Loaded
 from workbench.records import (
     Calibration,
@@ -43,7 +43,7 @@ from workbench.records import (
     StepKind,
 )
 from workbench.spec import Recipe
-from workbench.store import Run, read_record
+from workbench.store import Run
 from workbench.suite_spec import SuiteSpec
 from workbench.support import dtype as choose_dtype
 from workbench.support import lane as choose_lane
@@ -272,15 +272,18 @@ def evidence_digests(loaded: Loaded, run: Run) -> dict[str, str]:
     return found
 
 
-def gate_spec(loaded: Loaded, run: Run, ids: Mapping[str, str]) -> StepSpec:
+def gate_spec(
+    loaded: Loaded, run: Run, ids: Mapping[str, str], on: datetime.date | None
+) -> StepSpec:
     """The gate's step; its id follows from the records that are there now.
 
     Args:
         loaded: the recipe.
         run: whose records.
         ids: step name -> id as planned; a record with another id is no evidence.
+        on: the day by which waivers expire; in no id of a policy without any.
     """
-    spec = {
+    spec: dict[str, Any] = {
         "kind": "gate",
         "version": STEP_VERSIONS["gate"],
         "run": run.name,
@@ -288,11 +291,13 @@ def gate_spec(loaded: Loaded, run: Run, ids: Mapping[str, str]) -> StepSpec:
         "steps": dict(ids),
         "evidence": evidence_digests(loaded, run),
     }
+    if loaded.policy.waivers:
+        spec["date"] = on.isoformat() if on else ""
     return StepSpec("gate", None, content_id(spec), spec)
 
 
-def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
-    """The plan of a run: each step with its id, whether it is cached, and why or why not."""
+def build(loaded: Loaded, facts: Facts, run: Run, on: datetime.date) -> Plan:
+    """The plan of a run on a day: each step, its id, whether it is cached, and why or why not."""
     results = run.results
     steps: list[PlanStep] = []
     weights: dict[str, str | None] = {BASELINE: facts.checkpoint.weights_digest}
@@ -327,8 +332,8 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
                 estimate_memory_bytes=None if cached else memory,
             )
         )
-    gate = gate_spec(loaded, run, {s.name: s.id for s in specs})
-    done = all_cached and _decided(run) == gate.id
+    gate = gate_spec(loaded, run, {s.name: s.id for s in specs}, on)
+    done = all_cached and decided_id(run) == gate.id
     steps.append(
         PlanStep(
             kind="gate",
@@ -337,7 +342,7 @@ def build(loaded: Loaded, facts: Facts, run: Run) -> Plan:
             cached=done and run.report.is_file(),
             reason=f"same records and policy as the verdict {gate.id[:8]}"
             if done
-            else why_decide(loaded, run),
+            else why_decide(loaded, run, on),
             notebook=NOTEBOOKS["gate"],
             estimate_seconds=None if done else 3.0,
         )
@@ -350,14 +355,6 @@ def left_out(loaded: Loaded, facts: Facts) -> str:
     """In words, which suites the recipe's cadence leaves out."""
     names = ", ".join(f"{name} ({cadence})" for name, cadence in facts.left_out.items())
     return f"left out at cadence {loaded.recipe.evaluate.cadence}: {names}"
-
-
-def _decided(run: Run) -> str | None:
-    """Id of the verdict that is there; None where there is none that can be read."""
-    try:
-        return read_record(run.gate, Gate).id
-    except StoreError:
-        return None
 
 
 def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | None, int | None]:

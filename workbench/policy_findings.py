@@ -20,6 +20,7 @@ from workbench.recipe import spot
 from workbench.required_checks import LANES, named
 from workbench.served_checks import said_targets
 from workbench.spec import Recipe
+from workbench.waiving import beforehand
 
 if TYPE_CHECKING:
     from workbench.context import Context
@@ -120,6 +121,7 @@ def policy_findings(context: Context) -> list[Finding]:
     said += out_of_reach(loaded, context.facts, graded, most_documents(loaded))
     said += _elsewhere(context)
     said += _unchecked(context)
+    said += beforehand(policy, [variant.name for variant in recipe.variants], context.today)
     required = [x for x in (policy.required_lane, policy.required_hardware) if x is not None]
     of_policy = len(gated) + len(required)
     text = (

@@ -14,7 +14,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from workbench.base import Name, Spec, Unfit, distinct
 from workbench.load_records import Targets
+from workbench.objective import Objective
 from workbench.suite_spec import Tier
+from workbench.waivers import Waiver
 
 POLICY_SCHEMA = "workbench.policy/1"
 
@@ -305,7 +307,7 @@ class Policy(_Grown):
     LATER = frozenset(
         {
             *("defaults", "latency", "goodput", "tripwires"),
-            *("required_lane", "required_hardware"),
+            *("required_lane", "required_hardware", "objective", "waivers"),
         }
     )
 
@@ -324,6 +326,8 @@ class Policy(_Grown):
     goodput: tuple[GoodputCheck, ...] = ()
     size: tuple[SizeCheck, ...] = ()
     tripwires: tuple[Tripwire, ...] = ()
+    objective: Objective | None = Field(None, description="which GO variant is the best")
+    waivers: tuple[Waiver, ...] = Field((), description="checks that may fail, for a while")
 
     @model_validator(mode="after")
     def _resolved(self) -> Self:

@@ -29,12 +29,13 @@ class Power:
     Attributes:
         suite: its name.
         n: samples that will be asked of it; None: only lm-eval knows.
-        margin: accepted loss.
+        margin: accepted loss; the largest it can be where it is a part of the baseline's score.
         variance: of one sample's difference.
         source: where the variance is from.
         detectable: how far from the margin a true loss must be to be settled, a PASS or a FAIL,
             four times in five; an undamaged variant passes so often where this is the margin.
         needed: samples with which an undamaged variant passes four times in five; None: too many.
+        relative: the margin is a part of the baseline's score.
     """
 
     suite: str
@@ -44,6 +45,7 @@ class Power:
     source: str
     detectable: float | None
     needed: int | None
+    relative: bool = False
 
 
 def power(
@@ -72,19 +74,30 @@ def power(
             loss = stats.detectable_loss(n, _padded(variance, n), check.confidence)
             apart = max(bound(n, check.confidence), loss)
         needed = _needed(check, variance)
-        found.append(Power(check.suite, n, check.margin, variance, source, apart, needed))
+        found.append(
+            Power(
+                check.suite,
+                n,
+                check.most,
+                variance,
+                source,
+                apart,
+                needed,
+                relative=check.margin is None,
+            )
+        )
     return found
 
 
 def _needed(check: QualityCheck, variance: float) -> int | None:
     n = 1
     for _ in range(20):  # more samples have less of the pseudo-pairs: it settles within a few
-        found = stats.items_needed(0.0, _padded(variance, n), check.margin, check.confidence)
+        found = stats.items_needed(0.0, _padded(variance, n), check.most, check.confidence)
         if found is None:
             return None
         before, n = n, found
     # Rounded up each time, it may go on between two neighbours.
-    return max(n, before, check.min_n, fewest(check.margin, check.confidence))
+    return max(n, before, check.min_n, fewest(check.most, check.confidence))
 
 
 def _padded(variance: float, n: int) -> float:

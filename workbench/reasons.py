@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +109,16 @@ def _differing(one: Any, other: Any) -> list[str]:
     return sorted(k for k in {*one, *other} if k not in one or k not in other or one[k] != other[k])
 
 
-def why_decide(loaded: Loaded, run: Run) -> str:
-    """Why the gate is to do: no verdict, another policy or recipe, or a record that is new."""
+def decided_id(run: Run) -> str | None:
+    """Id of the verdict that is there; None where there is none that can be read."""
+    try:
+        return read_record(run.gate, Gate).id
+    except StoreError:
+        return None
+
+
+def why_decide(loaded: Loaded, run: Run, on: datetime.date) -> str:
+    """Why the gate is to do: no verdict, another policy, recipe or day, or a record that is new."""
     if not run.gate.is_file():
         return "no verdict yet"
     try:
@@ -120,4 +129,6 @@ def why_decide(loaded: Loaded, run: Run) -> str:
         return "the policy changed since the verdict"
     if before.recipe_digest != loaded.digest:
         return "the recipe changed since the verdict"
+    if loaded.policy.waivers and before.date != on.isoformat():
+        return "the policy has waivers, and they may have expired since the verdict"
     return "a record it rests on is new"

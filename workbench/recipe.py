@@ -79,7 +79,12 @@ class Loaded:
     @property
     def policy_digest(self) -> str:
         """Content id of the policy alone."""
-        return content_id(_dump(self.policy))
+        return digest_of(self.policy)
+
+
+def digest_of(policy: Policy) -> str:
+    """Content id of a policy."""
+    return content_id(_dump(policy))
 
 
 def _dump(model: BaseModel) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from workbench.evaluation_records import SampleRow as SampleRow
 from workbench.evaluation_records import SuiteResult as SuiteResult
 from workbench.load_records import HighestRate, LoadSummary
 from workbench.memory_records import MemoryStatement
+from workbench.objective import Best
+from workbench.waivers import Waived
 
-Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
+Verdict = Literal["GO", "GO WITH WAIVER", "NO-GO", "INCONCLUSIVE"]
 #: ANOMALOUS is too good to be true, and blocks; WARN and NOT TRIPPED are of tripwires, which are
 #: advisory and show nothing to be good.
 CheckStatus = Literal[
@@ -40,7 +42,9 @@ LaneName = Literal["native", "weight-only fallback", "emulated", "unsupported"]
 StepKind = Literal["calibrate", "quantize", "evaluate", "profile", "gate"]
 
 #: Exit codes of the command line. 1 is left to Python: it means a bug.
-EXIT_CODES: dict[Verdict, int] = {"GO": 0, "NO-GO": 10, "INCONCLUSIVE": 11}
+EXIT_CODES: dict[Verdict, int] = {"GO": 0, "GO WITH WAIVER": 0, "NO-GO": 10, "INCONCLUSIVE": 11}
+#: The verdicts a variant may ship with.
+MAY_SHIP: tuple[Verdict, ...] = ("GO", "GO WITH WAIVER")
 
 
 #: The warning of a verdict that rests on the shipped fakes.
@@ -261,6 +265,7 @@ class Check(Record):
     limit: float | None = None
     n: int | None = None
     details: dict[str, Any] = {}
+    waiver: Waived | None = Field(None, description="in force for this FAIL, which stays one")
 
 
 class VariantVerdict(Record):
@@ -309,6 +314,16 @@ class Gate(Record):
 
     sensitivity: tuple[Spread, ...] = Field((), description="of variants with `repeat`")
     warnings: tuple[str, ...] = Field((), description="what a reader must know beside the verdict")
+    best: Best | None = Field(None, description="by the policy's objective; None: it has none")
+    what_if: tuple[str, ...] = Field(
+        (), description="what differs from the run's own policy: not the run's verdict"
+    )
+    compared_with: str = Field(
+        "", description="the earlier run that stands for the baseline, of the same weights"
+    )
+    date: str = Field(
+        "", description="the day, UTC, by which waivers expire; empty: the policy has none"
+    )
     verdict: Verdict = Field(
         "INCONCLUSIVE", description="the worst of the variants'; INCONCLUSIVE where there is none"
     )
@@ -316,7 +331,12 @@ class Gate(Record):
     @property
     def aside(self) -> str:
         """What must stand right beside the verdict, in brackets; empty where nothing must."""
-        return " (fake engine: says nothing about a model)" if FAKE in self.warnings else ""
+        said = f" (compared with run {self.compared_with})" if self.compared_with else ""
+        said += (
+            f" (what if {', '.join(self.what_if)}: not the run's verdict)" if self.what_if else ""
+        )
+        fake = " (fake engine: says nothing about a model)" if FAKE in self.warnings else ""
+        return said + fake
 
     @model_validator(mode="after")
     def _worst(self) -> Self:
@@ -324,8 +344,8 @@ class Gate(Record):
         worst: Verdict = "INCONCLUSIVE"
         if "NO-GO" in verdicts:
             worst = "NO-GO"
-        elif verdicts == {"GO"}:
-            worst = "GO"
+        elif verdicts and verdicts <= set(MAY_SHIP):
+            worst = "GO" if verdicts == {"GO"} else "GO WITH WAIVER"
         if "verdict" in self.model_fields_set and self.verdict != worst:
             raise ValueError(f"the verdict says {self.verdict}, the variants say {worst}")
         object.__setattr__(self, "verdict", worst)

@@ -241,6 +241,8 @@ def _execute(context: Context, step: PlanStep) -> None:
     parameters = {"run_name": str(context.run.path)}
     if step.variant:
         parameters["variant"] = step.variant
+    if step.kind == "gate":
+        parameters["date"] = context.today.isoformat()
     seen = EventReader(context.run.events)
     try:
         execute(

@@ -93,8 +93,9 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
         return answer("INCONCLUSIVE", f"{n} requests, fewer than {MIN_REQUESTS}")
     low, high = proportion(count, n, check.confidence)
     share = load.good.share
-    low = low if share.low is None else min(low, share.low)
-    high = high if share.high is None else max(high, share.high)
+    if load.resampled == "repeat":
+        low = low if share.low is None else min(low, share.low)
+        high = high if share.high is None else max(high, share.high)
     sure = f"with {100 * check.confidence:.4g} % confidence the share is"
     status: CheckStatus = "INCONCLUSIVE"
     found = f"between {100 * low:.4g} and {100 * high:.4g} %"

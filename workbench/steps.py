@@ -52,6 +52,7 @@ from workbench.store import (
     write_record,
 )
 from workbench.variants import AnyVariant
+from workbench.what_if import a_day
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Record)
@@ -316,14 +317,19 @@ def profile(context: Context, variant: str = "") -> Profile:
 
 
 @_step("gate")
-def gate(context: Context) -> Gate:
+def gate(context: Context, *, date: str = "") -> Gate:
     """Decide from the records alone, and write `gate.json` and `report.html`.
+
+    Args:
+        context: the run.
+        date: the day by which waivers expire, as 2026-12-31; empty: today, UTC.
 
     Raises:
         StoreError: a record is damaged or from another version.
+        RecipeError: `date` is no day.
     """
     evidence = collect(context)
-    record = decided(context, evidence)
+    record = decided(context, evidence, a_day(date) if date else None)
     write_if_new(context.run.gate, dump_record(record))
     write_report(context, record, evidence)
     return record

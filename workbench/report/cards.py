@@ -16,6 +16,7 @@ from workbench.artifact_records import Artifact
 from workbench.differences import Differences
 from workbench.records import (
     Calibration,
+    Check,
     Choice,
     Divergence,
     Evaluation,
@@ -26,6 +27,7 @@ from workbench.records import (
     Record,
 )
 from workbench.report import calibration, divergence, loads, text
+from workbench.waiving import waived_words
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 _NUMBER = "text-align:right;vertical-align:top;padding:2px 12px 2px 0"
@@ -273,13 +275,22 @@ def _gate(record: Gate) -> _Content:
     verdicts += [[v.variant, text.badge(v.verdict), v.reason] for v in record.variants]
     checks: _Rows = [["variant", "check", "tier", "status", "in words"]]
     checks += [
-        [v.variant, c.name, c.tier, text.badge(c.status), c.sentence.removeprefix(f"{c.name}: ")]
+        [v.variant, c.name, c.tier, text.badge(c.status), _words(c)]
         for v in record.variants
         for c in v.checks
     ]
     facts: list[tuple[str, Any]] = [("run", record.run), ("policy", record.policy)]
+    if record.best:
+        facts.append((record.best.objective, record.best.reason))
+    if record.date:
+        facts.append(("waivers", f"those in force on {record.date}"))
     tables = [rows for rows in (verdicts, checks) if len(rows) > 1]
     return _Content(f"Verdict: {record.verdict}{record.aside}", facts, tables)
+
+
+def _words(check: Check) -> str:
+    said = check.sentence.removeprefix(f"{check.name}: ")
+    return f"{said} It is {waived_words(check.waiver)}." if check.waiver else said
 
 
 _CARDS: dict[type[Record], Callable[[Any], _Content]] = {

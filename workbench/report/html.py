@@ -160,6 +160,7 @@ def _groups(gate: Gate) -> list[tuple[str, list[str]]]:
         (words, names)
         for verdict, words in (
             ("GO", "may ship"),
+            ("GO WITH WAIVER", "may ship, a failed check is waived"),
             ("NO-GO", "may not ship"),
             ("INCONCLUSIVE", "not enough evidence"),
         )

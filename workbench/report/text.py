@@ -17,6 +17,7 @@ SHOWN = 600
 SIGNS = {
     "PASS": ("\N{CHECK MARK}", "pass"),
     "GO": ("\N{CHECK MARK}", "pass"),
+    "GO WITH WAIVER": ("!", "open"),
     "WARN": ("!", "open"),
     "FAIL": ("\N{MULTIPLICATION X}", "fail"),
     "NO-GO": ("\N{MULTIPLICATION X}", "fail"),

@@ -1,0 +1,357 @@
+"""`gate` and `compare` on the records of one finished run, which they leave as they are."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from projects import ROOT, edit_recipe
+
+from workbench import cli, steps
+from workbench.collect import report
+from workbench.context import new_run, open_run
+from workbench.digest import sha256_text, tree_digests
+from workbench.errors import RecipeError, StoreError
+from workbench.records import Evaluation, Gate, Manifest
+from workbench.rows import read_rows, rows_digest, write_rows
+from workbench.store import read_record, write_marked
+
+TODAY = datetime.datetime.now(datetime.UTC).date()
+LATE = TODAY + datetime.timedelta(40)
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    """A project with one finished run: `good` is GO, what `bad` lost is waived for 30 days."""
+    root = tmp_path_factory.mktemp("gate") / "project"
+    root.mkdir()
+    for name in ("eval_suites", "calib_data", "notebooks"):
+        (root / name).symlink_to(ROOT / name)
+    waiver = {
+        "check": "sentiment",
+        "variant": "bad",
+        "owner": "release owner",
+        "reason": "known, see the ticket",
+        "expires": TODAY + datetime.timedelta(30),
+    }
+    text = {
+        "schema": "workbench.policy/1",
+        "name": "p",
+        "quality": [{"suite": "sentiment", "margin": 0.1, "min_n": 20}],
+        "size": [{"metric": "weight_bytes", "max_ratio": 1.1}],
+        "objective": "smallest",
+        "waivers": [waiver],
+    }
+    (root / "policy.yaml").write_text(yaml.safe_dump(text))
+    edit_recipe(root, lambda recipe: None, tiny)
+    edit_recipe(
+        root,
+        lambda r: r.update(
+            variants=[
+                {"name": "good", "method": "fake"},
+                {"name": "bad", "method": "fake", "damage": 0.6},
+            ],
+            evaluate={"suites": ["sentiment"], "limit": 40, "noise_floor": False},
+            profile=None,
+            calibration=None,
+            policy="policy.yaml",
+        ),
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", "run", "recipe.yaml"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GO WITH WAIVER" in done.stdout
+    return root
+
+
+@pytest.fixture
+def results(home: Path, tmp_path: Path) -> Path:
+    """The results folder of that run, one's own."""
+    return Path(shutil.copytree(home / "results", tmp_path / "results"))
+
+
+@pytest.fixture
+def call(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command line in the project, as a user has it, in this process."""
+
+    def inner(*arguments: str | Path) -> Done:
+        monkeypatch.chdir(home)
+        monkeypatch.setattr(sys, "argv", ["workbench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        said = capsys.readouterr()
+        code = left.value.code or 0
+        assert isinstance(code, int)
+        return Done(code, " ".join(said.out.replace("│", " ").split()), said.err)
+
+    return inner
+
+
+def test_a_waiver_ends_with_0_and_is_said(results: Path, call: Call) -> None:
+    before = (results / "smoke/gate.json").read_bytes()
+    done = call("gate", "smoke", "--results", results)
+    assert done.code == 0, done.out + done.err
+    assert "GO WITH WAIVER" in done.out
+    assert "waived by release owner until" in done.out and "known, see the ticket" in done.out
+    assert "artifact of bad (with a waiver): " in done.out
+    assert "smallest: good is the only GO variant: " in done.out
+    assert (results / "smoke/gate.json").read_bytes() == before, "the same day, the same bytes"
+    gate = read_record(results / "smoke/gate.json", Gate)
+    assert gate.date == TODAY.isoformat() and gate.best and gate.best.variant == "good"
+
+
+def test_the_notebook_is_given_the_day_of_the_run_that_starts_it(home: Path) -> None:
+    """A run over midnight has one day and not two."""
+    copy = json.loads((home / "results/smoke/executed/05_gate.ipynb").read_text())
+    (given,) = (c for c in copy["cells"] if "injected-parameters" in c["metadata"].get("tags", ()))
+    assert f'date = "{TODAY}"\n' in given["source"]
+
+
+def test_another_day_decides_again_and_a_report_keeps_its_day(home: Path, results: Path) -> None:
+    late = LATE.isoformat()
+    context = open_run("smoke", results)
+    first = (context.run.gate.read_bytes(), steps.gate(context).verdict)
+    assert steps.gate(context, date=late).verdict == "NO-GO"
+    page = context.run.report.read_text()
+    assert f"in force on {late}" in page and "expired on" in page
+    assert report(context).date == late
+    assert context.run.report.read_text() == page
+    # A verdict of another day is not today's: it is to do.
+    planned = new_run(home / "recipe.yaml", results=results).plan().steps[-1]
+    assert (planned.kind, planned.cached) == ("gate", False)
+    assert planned.reason == "the policy has waivers, and they may have expired since the verdict"
+    steps.gate(context, date=TODAY.isoformat())
+    assert (context.run.gate.read_bytes(), "GO WITH WAIVER") == first
+    assert new_run(home / "recipe.yaml", results=results).plan().steps[-1].cached
+
+
+@pytest.mark.parametrize("day", ["2026-01-01", "never", ""])
+def test_a_verdict_with_an_edited_day_gets_no_report(results: Path, day: str) -> None:
+    gate = results / "smoke/gate.json"
+    data = json.loads(gate.read_text())
+    gate.write_text(json.dumps({**data, "date": day}))
+    with pytest.raises(StoreError, match="not what the records say"):
+        report(open_run("smoke", results))
+
+
+def test_an_expired_waiver_is_said_before_anything_runs(home: Path, call: Call) -> None:
+    policy = yaml.safe_load((home / "policy.yaml").read_text())
+    policy["waivers"][0]["expires"] = TODAY - datetime.timedelta(1)
+    (home / "expired-policy.yaml").write_text(yaml.safe_dump(policy))
+    recipe = yaml.safe_load((home / "recipe.yaml").read_text())
+    (home / "expired.yaml").write_text(
+        yaml.safe_dump({**recipe, "policy": "expired-policy.yaml"}, sort_keys=False)
+    )
+    done = call("validate", "expired.yaml")
+    assert done.code == 0, done.err
+    assert "warn policy: the waiver of 'sentiment' for bad expired on" in done.out
+
+
+def test_a_day_that_is_none_is_refused(results: Path) -> None:
+    with pytest.raises(RecipeError, match="is no day"):
+        steps.gate(open_run("smoke", results), date="soon")
+
+
+# --------------------------------------------------------------------------- what if
+
+LOOSE = """schema: workbench.policy/1
+name: loose
+quality: [{suite: sentiment, margin: 0.1, min_n: 20, tier: advisory}]
+size: [{metric: weight_bytes, max_ratio: 1.1}]
+"""
+
+
+@pytest.fixture
+def loose(tmp_path: Path) -> Path:
+    path = tmp_path / "loose.yaml"
+    path.write_text(LOOSE)
+    return path
+
+
+def test_what_if_shows_another_verdict_and_changes_nothing(
+    results: Path, call: Call, loose: Path
+) -> None:
+    before = tree_digests(results)
+    done = call("gate", "smoke", "--results", results, "--policy", loose)
+    assert done.code == 0, done.out + done.err
+    assert "WHAT IF: run 'smoke' under policy 'loose' (what if policy loose.yaml: not" in done.out
+    assert "GO WITH WAIVER" not in done.out and "report:" not in done.out
+    assert "artifact of" not in done.out, "nothing ships by a what-if"
+    stricter = call(
+        *("gate", "smoke", "--results", results),
+        *("--what-if", "sentiment.margin=0.01", "--what-if", "min_n=30"),
+    )
+    assert stricter.code == 11 and "sentiment (needs about" in stricter.out
+    assert "(what if sentiment.margin=0.01, min_n=30: not the run's verdict)" in stricter.out
+    expired = call("gate", "smoke", "--results", results, "--what-if", f"date={LATE}")
+    assert expired.code == 10 and "expired on" in expired.out
+    assert tree_digests(results) == before
+    # What was loosened does not last.
+    assert "GO WITH WAIVER" in call("gate", "smoke", "--results", results).out
+    assert tree_digests(results)["smoke/gate.json"] == before["smoke/gate.json"]
+
+
+def test_what_if_is_written_where_it_cannot_be_taken_for_the_verdict(
+    results: Path, call: Call, loose: Path, tmp_path: Path
+) -> None:
+    asked = ("gate", "smoke", "--results", results, "--policy", loose, "--output")
+    before = tree_digests(results)
+    out = tmp_path / "out"
+    for _ in range(2):  # its own former one may be replaced
+        assert call(*asked, out).code == 0
+    written = read_record(out / "gate.json", Gate)
+    assert (written.verdict, written.what_if) == ("GO", ("policy loose.yaml",))
+    assert written.id != read_record(results / "smoke/gate.json", Gate).id
+    page = (out / "report.html").read_text()
+    assert "<title>GO - Release verdict: smoke (what if policy loose.yaml: not the run" in page
+    own = tmp_path / "own"
+    shutil.copytree(results / "smoke", own)
+    link = tmp_path / "link"
+    link.symlink_to(results / "smoke")
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder, words in (
+        (results / "smoke", "holds the verdicts of runs"),
+        (results / "new", "holds the verdicts of runs"),
+        (link, "holds the verdicts of runs"),
+        (own, "holds the verdict of run 'smoke'"),
+        (file, "this is a file"),
+    ):
+        refused = call(*asked, folder)
+        assert refused.code == 2 and words in refused.err
+    assert tree_digests(results) == before
+    assert read_record(own / "gate.json", Gate).what_if == ()
+    alone = call("gate", "smoke", "--results", results, "--output", out)
+    assert alone.code == 2 and "written into its own folder" in alone.err
+
+
+def test_what_if_refuses_what_it_cannot_mean(results: Path, call: Call, tmp_path: Path) -> None:
+    for arguments, words in (
+        (("--what-if", "margn=0.1"), "did you mean 'margin'?"),
+        (("--what-if", "confidence=95"), "0.95"),
+        (("--policy", tmp_path / "nope.yaml"), "there is no file nope.yaml"),
+    ):
+        refused = call("gate", "smoke", "--results", results, *arguments)
+        assert refused.code == 2 and words in refused.err
+
+
+# --------------------------------------------------------------------------- compare
+
+
+def upgraded(results: Path, **conditions: Any) -> Path:
+    """The same records as another server would have left them, without the weights."""
+    shutil.rmtree(results / "artifacts")
+    for path in sorted((results / "smoke").glob("variants/*/evaluation.json")):
+        record = read_record(path, Evaluation)
+        changes = {"engine_version": "9.9", "hardware": "another machine", **conditions}
+        suites = tuple(
+            r.model_copy(update={"conditions": {**r.conditions, **changes}}) for r in record.suites
+        )
+        serving = record.serving.model_copy(
+            update={k: changes[k] for k in ("engine_version", "hardware")}
+        )
+        changed = record.model_copy(
+            update={"serving": serving, "suites": suites, "seconds": record.seconds + 1}
+        )
+        write_marked(path, changed)
+    return results / "smoke"
+
+
+def test_an_upgrade_that_loses_nothing_is_go(
+    home: Path, results: Path, call: Call, tmp_path: Path
+) -> None:
+    before, after = home / "results" / "smoke", upgraded(results)
+    trees = tree_digests(before), tree_digests(after)
+    out = tmp_path / "out"
+    done = call("compare", before, after, "--output", out)
+    assert done.code == 0, done.out + done.err
+    assert f"(compared with run {before})" in done.out, "both runs have one name"
+    assert "fake version 0.1.0 -> 9.9, hardware" in done.out and "-> another machine" in done.out
+    assert "weight_bytes is not checked" in done.out and "waivers" in done.out
+    gate = read_record(out / "gate.json", Gate)
+    assert {v.variant: v.verdict for v in gate.variants} == {
+        "baseline": "GO",
+        "good": "GO",
+        "bad": "GO",
+    }
+    assert gate.compared_with == str(before) and gate.best is None
+    assert (tree_digests(before), tree_digests(after)) == trees
+    refused = call("compare", before, after, "--output", before)
+    assert refused.code == 2 and "holds the verdicts of runs" in refused.err
+
+
+def test_an_upgrade_that_loses_answers_is_no_go(home: Path, results: Path, call: Call) -> None:
+    after = upgraded(results)
+    rows = after / "variants/good/eval/sentiment.jsonl"
+    worse = [row.model_copy(update={"score": 0.0}) for row in read_rows(rows)]
+    write_rows(rows, worse)
+    path = after / "variants/good/evaluation.json"
+    record = read_record(path, Evaluation)
+    (result,) = record.suites
+    result = result.model_copy(update={"rows_digest": rows_digest(worse), "score": 0.0})
+    write_marked(path, record.model_copy(update={"suites": (result,)}))
+    done = call("compare", home / "results/smoke", after, "--variant", "good")
+    assert done.code == 10 and "1 of 2 gated checks fails: sentiment" in done.out
+    # The other way round it is a gain, and a policy of one's own may be asked.
+    assert call("compare", after, home / "results/smoke", "--variant", "good").code in (0, 11)
+    assert call("compare", home / "results/smoke", after, "--variant", "bad").code == 0
+
+
+def test_what_is_not_the_same_artifact_is_not_compared(
+    home: Path, results: Path, call: Call
+) -> None:
+    after = upgraded(results)
+    folder = after / "variants/good"
+    weights = sha256_text("made again")
+    made = read_record(folder / "manifest.json", Manifest)
+    write_marked(folder / "manifest.json", made.model_copy(update={"weights_digest": weights}))
+    asked = read_record(folder / "evaluation.json", Evaluation)
+    serving = asked.serving.model_copy(update={"served_digest": weights})
+    write_marked(folder / "evaluation.json", asked.model_copy(update={"serving": serving}))
+    done = call("compare", home / "results/smoke", after)
+    assert done.code == 11
+    assert "the weights differ" in done.out
+
+
+def test_other_conditions_are_named(home: Path, results: Path, call: Call) -> None:
+    after = upgraded(results, max_model_len=512)
+    done = call("compare", home / "results/smoke", after, "--variant", "good")
+    assert done.code == 11
+    assert "the conditions differ: max_model_len is 1024 and 512" in done.out
+
+
+def test_a_run_is_not_compared_with_itself(home: Path, results: Path, call: Call) -> None:
+    own = home / "results/smoke"
+    refused = call("compare", own, own)
+    assert refused.code == 2 and "compared with itself" in refused.err
+    # Nor with a copy of its records.
+    copied = call("compare", own, results / "smoke")
+    assert copied.code == 11 and "nothing was asked twice" in copied.out
+
+
+def test_compare_says_what_it_does_not_know(home: Path, results: Path, call: Call) -> None:
+    after = upgraded(results)
+    refused = call("compare", home / "results/smoke", after, "--variant", "goood")
+    assert refused.code == 2 and "did you mean 'good'?" in refused.err
+    assert call("compare", "smoke", "smokey").code == 2

@@ -1,0 +1,179 @@
+"""Commands that decide from records: `gate` and `compare`. Arguments and output."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from workbench.context import Context
+    from workbench.records import Gate
+    from workbench.store import Run
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="name of a run; default: the last one")]
+ResultsOption = Annotated[
+    Path | None, typer.Option("--results", help="results folder; default: results/ of the project")
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", help="folder, outside results/, to write it to")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(gate)
+    app.command()(compare)
+
+
+def verdict(console: Console, record: Gate, run: Run | None) -> None:
+    """Print a verdict and leave with its exit code.
+
+    Args:
+        console: where to.
+        record: the verdict.
+        run: whose own verdict it is, for the folders; None of one that is no run's.
+    """
+    from rich.markup import escape
+
+    from workbench.display import artifact_line, verdict_table
+    from workbench.records import EXIT_CODES
+
+    with contextlib.suppress(OSError):  # the exit code is the answer; it must not hang on a pipe
+        console.print(verdict_table(record))
+        for warning in record.warnings:
+            console.print("[yellow]warn[/]", escape(warning), highlight=False, soft_wrap=True)
+        if run is not None:
+            for one in record.variants:
+                if line := artifact_line(one, run):
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(f"report: {run.report}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(EXIT_CODES[record.verdict])
+
+
+def gate(
+    run: RunName = "",
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="what if this policy file were the run's")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="KEY=VALUE",
+            help="what if margin, confidence or min_n (or SUITE.margin ...) were this, or the day "
+            "by which waivers expire (date=2026-12-31); repeatable",
+        ),
+    ] = None,
+    output: OutputOption = None,
+    results: ResultsOption = None,
+) -> None:
+    """Decide again from the records of a run: no server, and no weights need be there.
+
+    With --policy or --what-if it says what the verdict would be, and leaves the run's own alone.
+    """
+    from rich.markup import escape
+
+    from workbench import steps
+    from workbench.asked import HINT
+    from workbench.cli import _console
+    from workbench.collect import changed_suites
+    from workbench.context import open_run
+    from workbench.errors import RecipeError
+    from workbench.gate import UNFINISHED
+    from workbench.recipe import changed_since
+
+    context = open_run(run, results)
+    if policy is not None or what_if:
+        _what_if(context, policy, what_if or [], output)
+    if output is not None:
+        raise RecipeError(
+            "a run's own verdict is written into its own folder",
+            where="--output",
+            fix="leave it out, or ask with --policy or --what-if",
+        )
+    with context.run.lock():
+        record = steps.gate(context)
+    console = _console()
+    changed = ["recipe or policy"] if changed_since(context.loaded) else []
+    suites = changed_suites(context)
+    changed += [f"suite '{name}'" for name in suites]
+    hint = f"; {HINT.format(context.run.name)}" if suites and all(suites.values()) else ""
+    if any(warning.startswith(UNFINISHED) for warning in record.warnings):
+        text = f"{UNFINISHED}: {context.command} finishes it"
+        console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
+    if changed:
+        console.print(
+            f"[yellow]warn[/] decided as the run was started: {escape(', '.join(changed))} "
+            f"changed since; {escape(context.command)} applies that"
+            f"{hint}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    verdict(console, record, context.run)
+
+
+def _what_if(context: Context, file: Path | None, changes: list[str], output: Path | None) -> None:
+    """Print what the verdict would be; nothing in the run's folder is written."""
+    from workbench import collect
+    from workbench.cli import _console
+    from workbench.recipe import load_spec
+    from workbench.spec import Policy
+    from workbench.what_if import changed
+    from workbench.words import plain
+
+    said = [f"policy {plain(file.name)}"] if file else []
+    policy = load_spec(file, Policy) if file else context.loaded.policy
+    policy, on, named = changed(policy, changes)
+    if output is not None:
+        collect.refuse_folder(context, output)
+    evidence = collect.collect(context)
+    record = collect.decided(context, evidence, on, policy=policy, what_if=(*said, *named))
+    console = _console()
+    if output is not None:
+        collect.write_aside(context, record, evidence, output)
+        console.print(f"written to {output}", highlight=False, markup=False, soft_wrap=True)
+    verdict(console, record, None)
+
+
+def compare(
+    before: Annotated[
+        str, typer.Argument(metavar="RUN_A", help="name or folder of the earlier run")
+    ],
+    after: Annotated[str, typer.Argument(metavar="RUN_B", help="the run to judge")],
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="policy file; default: the policy of RUN_B")
+    ] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option("--variant", help="this one alone (repeatable)")
+    ] = None,
+    output: OutputOption = None,
+    results: ResultsOption = None,
+) -> None:
+    """Gate the same weights in two runs: another engine version, or another machine.
+
+    RUN_A stands for the baseline. Nothing of either run is written.
+    """
+    from workbench.cli import _console
+    from workbench.collect import refuse_folder
+    from workbench.compare_runs import compare_runs
+    from workbench.context import open_run
+    from workbench.recipe import load_spec
+    from workbench.spec import Policy
+    from workbench.store import dump_record, write_atomic
+
+    runs = open_run(before, results), open_run(after, results)
+    if output is not None:
+        for context in runs:
+            refuse_folder(context, output)
+    given = load_spec(policy, Policy) if policy else None
+    record = compare_runs(*runs, given, variant or ())
+    console = _console()
+    if output is not None:
+        write_atomic(output / "gate.json", dump_record(record))
+        console.print(f"written to {output}", highlight=False, markup=False, soft_wrap=True)
+    verdict(console, record, None)
