@@ -22,6 +22,7 @@ PURE = (
     "report/differences",
     "checks",
     "measured_checks",
+    "policy_spec",
     "profile_spec",
     "memory_records",
     "passes",

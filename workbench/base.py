@@ -46,3 +46,14 @@ class Record(BaseModel):
     """Base of every output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def distinct(what: str, names: list[str]) -> None:
+    """Refuse a name that is there twice.
+
+    Raises:
+        Unfit: one is; `what` says what is called so.
+    """
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise Unfit(f"two {what} '{twice[0]}'", "rename or remove one: they must differ")

@@ -10,8 +10,13 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec, Unfit
+from workbench.base import BASELINE, BASELINE_GGUF, Name, Spec, Unfit, distinct
 from workbench.calibration_spec import CalibrationSpec as CalibrationSpec
+from workbench.policy_spec import POLICY_SCHEMA as POLICY_SCHEMA
+from workbench.policy_spec import PerformanceCheck as PerformanceCheck
+from workbench.policy_spec import Policy as Policy
+from workbench.policy_spec import QualityCheck as QualityCheck
+from workbench.policy_spec import SizeCheck as SizeCheck
 from workbench.profile_spec import ProfileSpec as ProfileSpec
 from workbench.suite_spec import SUITE_SCHEMA as SUITE_SCHEMA
 from workbench.suite_spec import Cadence
@@ -21,7 +26,6 @@ from workbench.suite_spec import Tier as Tier
 from workbench.variants import AnyVariant, GgufSpec, NoneSpec
 
 RECIPE_SCHEMA = "workbench.recipe/1"
-POLICY_SCHEMA = "workbench.policy/1"
 
 # --------------------------------------------------------------------------- recipe
 
@@ -139,12 +143,6 @@ class EvaluateSpec(Spec):
 _ADD = "add 'calibration: {source: instructions, samples: 128}', or your own JSONL file as source"
 
 
-def _distinct(what: str, names: list[str]) -> None:
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise Unfit(f"two {what} '{twice[0]}'", "rename or remove one: they must differ")
-
-
 class Replica(NamedTuple):
     """A variant made again with another calibration seed.
 
@@ -174,9 +172,9 @@ class Recipe(Spec):
 
     @model_validator(mode="after")
     def _variants(self) -> Self:
-        _distinct("variants are called", [v.name for v in self.variants])
-        _distinct("evaluate.suites entries are", list(self.evaluate.suites))
-        _distinct("suites or lm-eval tasks are called", list(self.evaluate.names))
+        distinct("variants are called", [v.name for v in self.variants])
+        distinct("evaluate.suites entries are", list(self.evaluate.suites))
+        distinct("suites or lm-eval tasks are called", list(self.evaluate.names))
         for w in self.profile.workloads if self.profile else ():
             needs = w.tokens_at(1.0)
             if needs is not None and needs > self.serve.max_model_len:
@@ -186,7 +184,7 @@ class Recipe(Spec):
                     "make the workload smaller, or raise serve.max_model_len",
                 )
         if self.profile:
-            _distinct("workloads are called", [w.name for w in self.profile.workloads])
+            distinct("workloads are called", [w.name for w in self.profile.workloads])
         for v in self.variants:
             if v.name in (BASELINE, BASELINE_GGUF) or (v.method == "none" and v.kv_cache == "auto"):
                 raise Unfit(
@@ -201,7 +199,7 @@ class Recipe(Spec):
             if v.repeat and self.calibration is None:
                 raise Unfit(f"'repeat' of variant '{v.name}' needs a 'calibration' section", _ADD)
         names = [v.name for v in self.all_variants]
-        _distinct("variants are called", names)
+        distinct("variants are called", names)
         folded: dict[str, str] = {}
         for name in names:  # each is a folder, and on some disks two such names are one folder
             other = folded.setdefault(name.casefold(), name)
@@ -268,78 +266,3 @@ class Recipe(Spec):
             if v.name == name:
                 return v
         raise KeyError(name)
-
-
-# --------------------------------------------------------------------------- policy
-
-
-class QualityCheck(Spec):
-    """Non-inferiority of one suite: the paired loss must stay within the margin."""
-
-    suite: Name
-    margin: float = Field(
-        gt=0, lt=1, description="largest loss of the mean score one accepts, absolute"
-    )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="one-sided, 0.95 and not 95")
-    min_n: int = Field(30, ge=1, description="fewer paired samples are never enough evidence")
-    tier: Tier = "critical"
-
-
-class PerformanceCheck(Spec):
-    """A ratio to the baseline, or an absolute target, of one figure of the profile."""
-
-    metric: Literal[
-        "ttft_ms_p50", "ttft_ms_p95", "tpot_ms_p50", "tpot_ms_p95", "output_tokens_per_s"
-    ]
-    workload: Name
-    concurrency: int = Field(ge=1)
-    max_ratio: float | None = Field(
-        None, gt=0, description="variant / baseline, for lower-is-better"
-    )
-    min_ratio: float | None = Field(
-        None, gt=0, description="variant / baseline, for higher-is-better"
-    )
-    max_value: float | None = Field(None, gt=0)
-    min_value: float | None = Field(None, gt=0)
-    tier: Tier = "supporting"
-
-    @model_validator(mode="after")
-    def _one_limit(self) -> Self:
-        limits = (self.max_ratio, self.min_ratio, self.max_value, self.min_value)
-        if sum(limit is not None for limit in limits) != 1:
-            raise Unfit(
-                "give exactly one of max_ratio, min_ratio, max_value, min_value",
-                "max_... bounds a time, min_... a throughput; ..._ratio is to the baseline",
-            )
-        higher_is_better = self.metric == "output_tokens_per_s"
-        lowest = self.min_ratio is not None or self.min_value is not None
-        if lowest != higher_is_better:
-            side = "min" if higher_is_better else "max"
-            raise Unfit(
-                f"{self.metric} needs {side}_ratio or {side}_value: the other is no limit",
-                f"write {side}_... instead",
-            )
-        return self
-
-
-class SizeCheck(Spec):
-    """Weights on disk against the baseline's, or measured peak memory."""
-
-    metric: Literal["weight_bytes", "peak_memory_bytes"] = "weight_bytes"
-    max_ratio: float = Field(gt=0)
-    tier: Tier = "supporting"
-
-
-class Policy(Spec):
-    """What a variant must show to ship. A check that is not written is not gated."""
-
-    schema_: Literal["workbench.policy/1"] = Field(alias="schema")
-    name: Name
-    quality: tuple[QualityCheck, ...] = ()
-    performance: tuple[PerformanceCheck, ...] = ()
-    size: tuple[SizeCheck, ...] = ()
-
-    @model_validator(mode="after")
-    def _once(self) -> Self:
-        _distinct("quality checks are of suite", [q.suite for q in self.quality])
-        return self
