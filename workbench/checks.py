@@ -1,20 +1,23 @@
 """The checks of a policy, each from records to one status, one sentence and the numbers. Pure.
 
     quality      PASS where the one-sided upper limit of the paired loss is within the margin, FAIL
-                 where the lower limit is beyond it, otherwise INCONCLUSIVE with the items it takes
+                 where the lower limit is beyond it, otherwise INCONCLUSIVE with the items it takes;
+                 ANOMALOUS where the gain is surely more than quantizing can give
     artifact     the produced files are what they claim to be; always on, no policy turns it off
 
 "The baseline" of a variant is the unquantized one that the same engine serves: for a GGUF file the
 checkpoint's own GGUF under llama.cpp (`Evidence.reference`). Sentences name it where it is another.
 
 What cannot be checked is MISSING or NOT COMPARABLE, never a pass. Numbers are compared unrounded
-and rounded only in sentences. Speed and size are in `workbench.measured_checks`; how the statuses
-add up to a verdict is `workbench.gate`'s matter.
+and rounded only in sentences. The form of the answers is in `workbench.limit_checks`, speed and
+size in `workbench.measured_checks`; how the statuses add up to a verdict is `workbench.gate`'s
+matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from workbench import noise, stats
@@ -44,6 +47,7 @@ def points(value: float, beside: float | None = None) -> str:
 
 def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
     """Non-inferiority of one suite, on the paired rows."""
+    margin = check.margin
     details: dict[str, Any] = {
         "suite": check.suite,
         "confidence": check.confidence,
@@ -57,7 +61,7 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
             tier=check.tier,
             status=status,
             sentence=f"{check.suite}: {sentence}.",
-            limit=check.margin,
+            limit=margin,
             details=details,
             **values,
         )
@@ -65,6 +69,8 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     paired = pair(evidence, variant, check.suite)
     if isinstance(paired, Refusal):
         return answer(paired.status, paired.sentence)
+    if other := _other_metric(check, variant):
+        return answer("NOT COMPARABLE", other)
     before, after = paired.scores
     n = len(before)
     loss = stats.paired_interval(before, after, check.confidence)
@@ -86,6 +92,12 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "mcnemar_p_different": different,
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
+    share = ""
+    if margin is None:
+        part = check.margin_relative or 0.0
+        details["margin_relative"] = part
+        margin, loss = _relative(paired, loss, part)
+        share = f" ({100 * part:.4g} % of what {reference_name(variant)} scores)"
     has = samples_of(variant, check.suite)
     if has and has > n:
         details["suite_samples"] = has
@@ -102,32 +114,45 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
             f"{moved}, and the policy wants at least {check.min_n}{limited(details, n)}",
             **values,
         )
-    if sum(before) / n <= check.margin:
+    if check.max_gain is not None and -loss.high > check.max_gain:
+        return answer(
+            "ANOMALOUS",
+            f"{moved}; {sure} the gain is at least {points(-loss.high, check.max_gain)} points, "
+            f"and quantizing is not believed to gain more than {points(check.max_gain)}: look "
+            "whether both were asked and graded alike",
+            **values,
+        )
+    if margin == 0:
+        name = reference_name(variant)
+        return answer(
+            "INCONCLUSIVE", f"{name} scores 0 on it, and a part of that is no margin", **values
+        )
+    if sum(before) / n <= margin:
         only = "only " if paired.higher_is_better else ""
         none = "scores 0 on it" if baseline == 0 else f"scores {only}{points(baseline)} % on it"
         none += "" if paired.higher_is_better else ", where lower is better"
         return answer(
             "INCONCLUSIVE",
-            f"{reference_name(variant)} {none}, so no loss beyond {points(check.margin)} points "
+            f"{reference_name(variant)} {none}, so no loss beyond {points(margin)} points "
             "could show",
             **values,
         )
-    limit = points(check.margin)
-    if loss.high <= check.margin:
+    limit = points(margin)
+    if loss.high <= margin:
         return answer(
             "PASS",
-            f"{moved}; {sure} the loss is at most {points(loss.high, check.margin)} points, "
-            f"within the {limit} accepted",
+            f"{moved}; {sure} the loss is at most {points(loss.high, margin)} points, "
+            f"within the {limit} accepted{share}",
             **values,
         )
-    if loss.low > check.margin:
+    if loss.low > margin:
         return answer(
             "FAIL",
-            f"{moved}; {sure} the loss is at least {points(loss.low, check.margin)} points, "
-            f"beyond the {limit} accepted",
+            f"{moved}; {sure} the loss is at least {points(loss.low, margin)} points, "
+            f"beyond the {limit} accepted{share}",
             **values,
         )
-    needed = stats.items_needed(loss.estimate, variance, check.margin, check.confidence)
+    needed = stats.items_needed(loss.estimate, variance, margin, check.confidence)
     if needed and needed > MOST_ITEMS:
         needed = None
     details["items_needed"] = needed
@@ -140,9 +165,39 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     return answer(
         "INCONCLUSIVE",
         f"{moved}; {sure} the loss is between {points(loss.low)} and "
-        f"{points(loss.high, check.margin)} points, so {limit} is neither kept nor "
+        f"{points(loss.high, margin)} points, so {limit}{share} is neither kept nor "
         f"broken: {settle}",
         **values,
+    )
+
+
+def _other_metric(check: QualityCheck, variant: VariantEvidence) -> str:
+    """What is wrong where a policy names a metric and the suite was scored by another."""
+    results = variant.evaluation.suites if variant.evaluation else ()
+    scored = next((r.metric for r in results if r.suite == check.suite), check.metric)
+    if check.metric is None or scored == check.metric:
+        return ""
+    return f"the policy speaks of its {check.metric}, and it was scored by {scored}"
+
+
+def _relative(paired: Paired, loss: stats.Interval, part: float) -> tuple[float, stats.Interval]:
+    """A margin that is a part of the reference's mean score, and the limits of the loss under it.
+
+    The margin is then itself estimated from the samples. What is bounded is the mean of loss minus
+    part times score, pair by pair, whose limits against 0 are Fieller's (1954, Some problems in
+    interval estimation, JRSS B 16, 175-185); where they are wider than the loss's own, they count.
+    """
+    (before, after), (scores, _) = paired.scores, paired.raw_scores
+    margin = part * sum(scores) / len(scores)
+    reach = 1 + part  # of one pair's contrast, which the interval wants between -1 and 1
+    contrast = stats.graded_interval(
+        [(b - a - part * s) / reach for b, a, s in zip(before, after, scores, strict=True)],
+        loss.confidence,
+    )
+    return margin, replace(
+        loss,
+        low=min(loss.low, margin + reach * contrast.low),
+        high=max(loss.high, margin + reach * contrast.high),
     )
 
 

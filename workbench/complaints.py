@@ -148,7 +148,7 @@ def _percent(kind: str, context: dict[str, Any], keys: list[str], given: Any) ->
     if not kind.startswith("less_than") or limit != 1 or not 1 < given <= 100:
         return ""
     what = "points" if keys[-1:] == ["margin"] else "percent"
-    return f": {given / 100:g} is {given:g} {what}"
+    return f": write {given / 100:g}, which is {given:g} {what}"
 
 
 def _line_of(message: str, node: yaml.Node | None) -> int | None:

@@ -3,7 +3,8 @@
 A variant is NO-GO when any gated check fails, GO when every gated check passes, and INCONCLUSIVE
 otherwise; critical and supporting checks are gated, advisory ones are shown. Nothing gated is never
 GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
-is not enough for a GO by itself; nor is anything while a step of the variant is still to do.
+is not enough for a GO by itself, nor is where it ran; nor is anything while a step of the variant
+is still to do. What is too good to be true (ANOMALOUS) is not settled either.
 Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
 GOs: it can only be lower than that of a single check.
 
@@ -17,8 +18,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workbench import checks as checking
+from workbench import limit_checks as limiting
 from workbench import measured_checks as measuring
 from workbench import noise, sensitivity
+from workbench import required_checks as requiring
+from workbench import served_checks as serving
 from workbench.base import BASELINE
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
@@ -32,6 +36,8 @@ _SIDES = 5
 UNFINISHED = "the run is not finished"
 #: Steps still to do that are named; the rest is counted.
 _STEPS = 5
+#: Sizes that are measured and not counted.
+_MEMORY = ("peak_memory_bytes", "kv_cache_tokens")
 #: Characters of one check's reason in the sentence of a verdict; the table of checks has it whole.
 _LONGEST = 160
 
@@ -55,7 +61,7 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         recipe_digest=evidence.recipe_digest,
         policy=policy.name,
         policy_digest=policy_digest,
-        inputs=_inputs(evidence),
+        inputs=_inputs(policy, evidence),
         variants=tuple(_judge(policy, evidence, v) for v in evidence.variants),
         noise_floor=noise.floors(evidence, evidence.baseline),
         reference_noise={r.variant: noise.floors(evidence, r) for r in evidence.references},
@@ -80,12 +86,12 @@ def timings_aside(gate: Gate) -> dict[str, Any]:
         variant["checks"] = [
             c
             for c in variant["checks"]
-            if c["kind"] != "performance" and c["details"].get("metric") != "peak_memory_bytes"
+            if c["kind"] != "performance" and c["details"].get("metric") not in _MEMORY
         ]
     return data
 
 
-def _inputs(evidence: Evidence) -> dict[str, str]:
+def _inputs(policy: Policy, evidence: Evidence) -> dict[str, str]:
     found: dict[str, str] = {}
     replicas = [one for group in evidence.replicas.values() for one in group]
     for side in (*evidence.sides, *replicas):
@@ -102,6 +108,10 @@ def _inputs(evidence: Evidence) -> dict[str, str]:
                 mode="json", include={"points", "peak_memory_bytes", "peak_gpu_bytes"}
             )
             found[f"{side.variant}/profile"] = content_id(measured)
+        if side.divergence and policy.tripwires:
+            found[f"{side.variant}/divergence"] = content_id(
+                side.divergence.model_dump(mode="json")
+            )
     return found
 
 
@@ -180,9 +190,14 @@ def _moved(before: float | None, now: float | None) -> str:
 def _judge(policy: Policy, evidence: Evidence, variant: VariantEvidence) -> VariantVerdict:
     checks = (
         checking.artifact(variant),
+        *requiring.required(policy, evidence, variant),
         *(checking.quality(check, evidence, variant) for check in policy.quality),
+        *(c for check in policy.quality for c in limiting.limits(check, evidence, variant)),
         *(measuring.performance(check, evidence, variant) for check in policy.performance),
+        *(serving.latency(check, evidence, variant) for check in policy.latency),
+        *(serving.goodput(check, evidence, variant) for check in policy.goodput),
         *(measuring.size(check, evidence, variant) for check in policy.size),
+        *(requiring.tripwire(wire, evidence, variant) for wire in policy.tripwires),
     )
     verdict, reason = _verdict(checks)
     if todo := _todo(evidence, variant):
@@ -213,7 +228,7 @@ def _verdict(checks: tuple[Check, ...]) -> tuple[Verdict, str]:
     failed = [c for c in gated if c.status == "FAIL"]
     if failed:
         return "NO-GO", f"{_share(failed, gated)} {_do(failed, 'fails', 'fail')}: {_why(failed)}"
-    if all(c.kind == "artifact" for c in gated):
+    if all(c.kind in ("artifact", "policy") for c in gated):
         return "INCONCLUSIVE", "nothing is gated: the policy has no critical or supporting check"
     open_ = [c for c in gated if c.status != "PASS"]
     if open_:
@@ -225,6 +240,9 @@ def _verdict(checks: tuple[Check, ...]) -> tuple[Verdict, str]:
     worse = [c for c in checks if c.tier == "advisory" and c.status == "FAIL"]
     if worse:
         reason += f"; advisory and not gated: {_names(worse)} {_do(worse, 'fails', 'fail')}"
+    odd = [c for c in checks if c.tier == "advisory" and c.status in ("WARN", "ANOMALOUS")]
+    if odd:
+        reason += f"; worth a look: {_names(odd)}"
     return "GO", reason
 
 

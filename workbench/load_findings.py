@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 def load_findings(context: Context) -> list[Finding]:
-    """Check the profile against the context, its traces and suites, and the policy against it.
+    """Check the profile against the context, its traces and suites.
 
     Raises:
-        RecipeError: a trace or a suite cannot be asked, a request is longer than the context, or
-            the policy checks a load that is not measured.
+        RecipeError: a trace or a suite cannot be asked, or a request is longer than the context.
     """
     from workbench.validate import Finding
 
@@ -37,7 +36,6 @@ def load_findings(context: Context) -> list[Finding]:
             _trace(context, workload)
         if workload.suite is not None:
             _suite(context, workload)
-    _policy(context, profile)
     if profile is None:
         return []
     spans = [
@@ -47,26 +45,6 @@ def load_findings(context: Context) -> list[Finding]:
         if workload.trace is not None and isinstance(load, TraceArrivals)
     ]
     return [Finding("warn", said) for said in _surprises(profile, spans)]
-
-
-def _policy(context: Context, profile: ProfileSpec | None) -> None:
-    loaded = context.loaded
-    file = loaded.source.parent / loaded.recipe.policy
-    loads = {
-        (workload.name, load.concurrency)
-        for workload in (profile.workloads if profile else ())
-        for load in (profile.loads(workload) if profile else ())
-        if isinstance(load, ClosedLoop)
-    }
-    for number, check in enumerate(loaded.policy.performance):
-        if (check.workload, check.concurrency) not in loads:
-            have = ", ".join(f"{w}@{c}" for w, c in sorted(loads)) or "nothing"
-            raise RecipeError(
-                f"the policy checks {check.metric} of workload '{check.workload}' at concurrency "
-                f"{check.concurrency}, which the recipe does not profile",
-                where=spot(file, f"performance.{number}"),
-                fix=f"the recipe profiles {have}: name one of these, or add it to 'profile'",
-            )
 
 
 def _trace(context: Context, workload: Workload) -> None:

@@ -2,11 +2,15 @@
 
 performance  a ratio to the baseline, or an absolute target, of one figure of the profile; the
 figures have no interval here, and the sentence says how many runs and requests
-size         bytes of weights against the unquantized checkpoint's, or peak memory
+size         bytes of weights against the unquantized checkpoint's, peak memory, or tokens the KV
+             cache has room for; what is a limit and no ratio needs no baseline
+
+`workbench.served_checks` has what is known of a load with its interval.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from workbench.checks import reference_name
@@ -60,7 +64,7 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
             **values,
         )
 
-    refusal = _profiles(evidence, variant, relative)
+    refusal = profiles(evidence, variant, relative)
     if refusal:
         return answer(refusal.status, refusal.sentence)
     figures: list[float] = []
@@ -137,7 +141,7 @@ def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, 
     return point, float(figure)
 
 
-def _profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> Refusal | None:
+def profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> Refusal | None:
     """Refuse profiles that are missing, emulated, of other weights, or not alike."""
     reference = evidence.reference(variant)
     for side in (variant, reference) if relative else (variant,):
@@ -174,7 +178,10 @@ def _setting(profile: Profile) -> dict[str, Any]:
 
 
 def size(check: SizeCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
-    """Bytes of weights, which any lane knows, or peak memory, which the emulated lane does not."""
+    """Bytes of weights, which any lane knows; peak memory and KV tokens the emulated one does not.
+
+    A ratio is to the baseline's; the baseline need not be there for a limit in bytes or tokens.
+    """
     details: dict[str, Any] = {"metric": check.metric}
 
     def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
@@ -184,44 +191,84 @@ def size(check: SizeCheck, evidence: Evidence, variant: VariantEvidence) -> Chec
             tier=check.tier,
             status=status,
             sentence=f"{check.metric}: {sentence}.",
-            limit=check.max_ratio,
+            limit=check.limit,
             details=details,
             **values,
         )
 
-    found = (
-        _weight_bytes(evidence, variant)
-        if check.metric == "weight_bytes"
-        else _peak_bytes(evidence, variant)
-    )
+    found = _SIZES[check.metric](evidence, variant, check.relative)
     if isinstance(found, Refusal):
         return answer(found.status, found.sentence)
     size, baseline = found
-    details |= {"variant_value": size, "baseline_value": baseline}
+    unit = "tokens" if check.metric == "kv_cache_tokens" else "bytes"
+    details["variant_value"] = size
+    if baseline is None:
+        return _absolute(check, size, unit, answer)
+    details["baseline_value"] = baseline
     if baseline <= 0 or size <= 0:
-        return answer("MISSING", "a size of 0 bytes was recorded, so there is no ratio")
+        return answer("MISSING", f"a size of 0 {unit} was recorded, so there is no ratio")
     value = size / baseline
     # Bytes on disk are compared with the checkpoint's own, whatever engine serves the variant.
     whose = "the baseline" if check.metric == "weight_bytes" else reference_name(variant)
+    if check.min_ratio is not None:
+        good, bound, sizes = value >= check.limit, "at least", f"{size:,} of {baseline:,} tokens"
+    else:
+        good, bound = value <= check.limit, "at most"
+        sizes = f"{size / 1e6:.1f} of {baseline / 1e6:.1f} MB"
     return answer(
-        "PASS" if value <= check.max_ratio else "FAIL",
-        f"{value:.3g} times {whose}'s ({size / 1e6:.1f} of {baseline / 1e6:.1f} MB), "
-        f"where at most {check.max_ratio:.4g} is accepted",
+        "PASS" if good else "FAIL",
+        f"{value:.3g} times {whose}'s ({sizes}), where {bound} {check.limit:.4g} is accepted",
         value=value,
     )
 
 
-def _weight_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
+def _absolute(check: SizeCheck, size: int, unit: str, answer: Callable[..., Check]) -> Check:
+    """A size against a limit of its own unit."""
+    if size <= 0:
+        return answer("MISSING", f"a size of 0 {unit} was recorded")
+    if unit == "tokens":
+        good, bound = size >= check.limit, "at least"
+        said, limit = f"{size:,} tokens", f"{check.limit:,.0f}"
+    else:
+        good, bound = size <= check.limit, "at most"
+        said, limit = f"{size / 1e6:,.1f} MB", f"{check.limit / 1e6:,.1f}"
+    status: CheckStatus = "PASS" if good else "FAIL"
+    return answer(status, f"{said}, where {bound} {limit} is accepted", value=float(size))
+
+
+#: A variant's size, and the baseline's where it is asked for.
+_Sizes = tuple[int, int | None] | Refusal
+
+
+def _weight_bytes(evidence: Evidence, variant: VariantEvidence, relative: bool) -> _Sizes:
     if variant.manifest is None:
         return missing(variant, "quantize", "has no manifest, so its size is unknown")
-    return variant.manifest.weight_bytes, evidence.checkpoint.weight_bytes
+    return variant.manifest.weight_bytes, evidence.checkpoint.weight_bytes if relative else None
 
 
-def _peak_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int] | Refusal:
-    refusal = _profiles(evidence, variant, relative=True)
+def _kv_tokens(evidence: Evidence, variant: VariantEvidence, relative: bool) -> _Sizes:
+    refusal = profiles(evidence, variant, relative)
+    if refusal:
+        return refusal
+    tokens = []
+    for side in (variant, evidence.reference(variant)) if relative else (variant,):
+        found = side.profile.serving.kv_cache_tokens if side.profile else None
+        if found is None:
+            return Refusal("MISSING", f"{side.variant}'s engine did not say how many it has")
+        tokens.append(found)
+    return tokens[0], tokens[1] if relative else None
+
+
+def _peak_bytes(evidence: Evidence, variant: VariantEvidence, relative: bool) -> _Sizes:
+    refusal = profiles(evidence, variant, relative)
     if refusal:
         return refusal
     ours, theirs = variant.profile, evidence.reference(variant).profile
+    if ours is not None and not relative:
+        alone = ours.peak_memory_bytes if ours.peak_gpu_bytes is None else ours.peak_gpu_bytes
+        return (
+            Refusal("MISSING", "peak memory was not measured") if alone is None else (alone, None)
+        )
     assert ours is not None and theirs is not None
     # Device memory where both have it: on a GPU the process's own memory is beside the point.
     for one, other in (
@@ -231,3 +278,10 @@ def _peak_bytes(evidence: Evidence, variant: VariantEvidence) -> tuple[int, int]
         if one is not None and other is not None:
             return one, other
     return Refusal("MISSING", "peak memory was not measured on both")
+
+
+_SIZES: dict[str, Callable[[Evidence, VariantEvidence, bool], _Sizes]] = {
+    "weight_bytes": _weight_bytes,
+    "peak_memory_bytes": _peak_bytes,
+    "kv_cache_tokens": _kv_tokens,
+}

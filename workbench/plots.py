@@ -44,6 +44,9 @@ _MARKERS: dict[CheckStatus, tuple[str, str]] = {
     "INCONCLUSIVE": ("D", "open"),
     "MISSING": ("s", "muted"),
     "NOT COMPARABLE": ("s", "muted"),
+    "ANOMALOUS": ("*", "open"),
+    "WARN": ("s", "muted"),
+    "NOT TRIPPED": ("s", "muted"),
 }
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 _SHAPES = ("s", "o", "D", "^", "v", "P")

@@ -12,15 +12,17 @@ for one task or for sixty, each of which has the limit, only lm-eval's environme
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 
 from workbench import stats
 from workbench.base import BASELINE
 from workbench.checks import points
 from workbench.measured_checks import MIN_REQUESTS, performance_name
 from workbench.plan import Facts, variant_lane
+from workbench.proportion import proportion
 from workbench.recipe import Loaded
-from workbench.spec import QualityCheck
+from workbench.spec import Policy, QualityCheck
 
 #: Scorers that say right or wrong and nothing between.
 RIGHT_OR_WRONG = frozenset(
@@ -86,37 +88,62 @@ def out_of_reach(
         for check in loaded.policy.quality
         if check.suite in most
     ]
+    said += [
+        text
+        for check in loaded.policy.quality
+        if check.suite in facts.suite_sizes and check.tier != "advisory"
+        for text in _shares(check, _asked(check, loaded, facts))
+    ]
     return [text for text in (*said, _requests(loaded), _emulated(loaded, facts)) if text]
 
 
 def _quality(check: QualityCheck, loaded: Loaded, facts: Facts, graded: bool) -> str:
-    size, limit = facts.suite_sizes[check.suite][0], loaded.recipe.evaluate.limit
-    n = min(size, limit or size)
+    size, n = facts.suite_sizes[check.suite][0], _asked(check, loaded, facts)
     asked = f"{n} of its {size} samples (evaluate.limit)" if n < size else f"all its {n} samples"
     return _short(check, n, f"suite '{check.suite}' asks {asked}", graded)
+
+
+def _asked(check: QualityCheck, loaded: Loaded, facts: Facts) -> int:
+    size = facts.suite_sizes[check.suite][0]
+    return min(size, loaded.recipe.evaluate.limit or size)
+
+
+def _shares(check: QualityCheck, n: int) -> Iterator[str]:
+    """Limits of a share of answers that n samples without a single one cannot show to be kept."""
+    limits = {
+        "max_format_failures": check.max_format_failures,
+        "max_truncated": check.max_truncated,
+    }
+    for name, limit in limits.items():
+        if limit is not None and proportion(0, n, check.confidence)[1] > limit:
+            needed = math.ceil(math.log(1 - check.confidence) / math.log1p(-limit))
+            yield (
+                f"suite '{check.suite}' asks {n} samples, and {name} {limit:g} takes {needed} even "
+                "if not one answer is counted: it can be INCONCLUSIVE at best"
+            )
 
 
 def _short(check: QualityCheck, n: int, text: str, graded: bool) -> str:
     """What n samples cannot show, after a text that says where n comes from; or nothing."""
     few = n < check.min_n
-    wide = check.tier != "advisory" and bound(n, check.confidence, graded) > check.margin
+    wide = check.tier != "advisory" and bound(n, check.confidence, graded) > check.most
     if not few and not wide:
         return ""
     if few:
         text += f", and its check wants {check.min_n}"
     if wide:
-        best = points(bound(n, check.confidence, graded), check.margin)
+        best = points(bound(n, check.confidence, graded), check.most)
         text += (
             f": the loss can be bounded at {best} points even if nothing changes, and a margin of "
-            f"{points(check.margin)} needs at least "
-            f"{fewest(check.margin, check.confidence, graded)} samples"
+            f"{points(check.most)} needs at least "
+            f"{fewest(check.most, check.confidence, graded)} samples"
         )
     return f"{text}: it can {'only be INCONCLUSIVE' if few else 'be INCONCLUSIVE at best'}"
 
 
 def _requests(loaded: Loaded) -> str:
     profile = loaded.recipe.profile
-    names = [performance_name(c) for c in loaded.policy.performance if c.tier != "advisory"]
+    names = _speeds(loaded.policy)
     if profile is None or not names or profile.requests >= MIN_REQUESTS:
         return ""
     return (
@@ -125,11 +152,18 @@ def _requests(loaded: Loaded) -> str:
     )
 
 
+def _speeds(policy: Policy) -> list[str]:
+    """Names of the gated checks of speed."""
+    named = [(performance_name(check), check.tier) for check in policy.performance]
+    named += [(check.name, check.tier) for check in policy.latency]
+    named += [(check.name, check.tier) for check in policy.goodput]
+    return [name for name, tier in named if tier != "advisory"]
+
+
 def _emulated(loaded: Loaded, facts: Facts) -> str:
     policy = loaded.policy
-    names = [performance_name(c) for c in policy.performance if c.tier != "advisory"]
-    names += [
-        c.metric for c in policy.size if c.metric == "peak_memory_bytes" and c.tier != "advisory"
+    names = _speeds(policy) + [
+        c.metric for c in policy.size if c.metric != "weight_bytes" and c.tier != "advisory"
     ]
     variants = [
         v.name

@@ -24,7 +24,18 @@ from workbench.load_records import HighestRate, LoadSummary
 from workbench.memory_records import MemoryStatement
 
 Verdict = Literal["GO", "NO-GO", "INCONCLUSIVE"]
-CheckStatus = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "NOT COMPARABLE"]
+#: ANOMALOUS is too good to be true, and blocks; WARN and NOT TRIPPED are of tripwires, which are
+#: advisory and show nothing to be good.
+CheckStatus = Literal[
+    "PASS",
+    "FAIL",
+    "INCONCLUSIVE",
+    "MISSING",
+    "NOT COMPARABLE",
+    "ANOMALOUS",
+    "WARN",
+    "NOT TRIPPED",
+]
 LaneName = Literal["native", "weight-only fallback", "emulated", "unsupported"]
 StepKind = Literal["calibrate", "quantize", "evaluate", "profile", "gate"]
 
@@ -240,7 +251,7 @@ class Check(Record):
     """One gated or advisory statement about one variant."""
 
     name: str
-    kind: Literal["quality", "performance", "size", "policy", "artifact"]
+    kind: Literal["quality", "answers", "performance", "size", "divergence", "policy", "artifact"]
     tier: Literal["critical", "supporting", "advisory"]
     status: CheckStatus
     sentence: str = Field(description="one sentence a person can read aloud")

@@ -17,19 +17,18 @@ from workbench.calibration import draw
 from workbench.checkpoint import is_linear, read_config, read_tensors
 from workbench.contamination import compare, described, refuse
 from workbench.context import Context
-from workbench.errors import DiskFull, RecipeError, did_you_mean
+from workbench.errors import DiskFull, RecipeError
 from workbench.layer_patterns import refuse_endless
 from workbench.lmeval import check as check_lm_eval
-from workbench.lmeval_tasks import most_documents
 from workbench.load_findings import load_findings
 from workbench.model_card import original
 from workbench.plan import serving_dtype, variant_lane
+from workbench.policy_findings import policy_findings
 from workbench.prompts import shows_tools
 from workbench.quantconfig import named
 from workbench.quantizers import notes, quantizer
 from workbench.questions import prepare_all
-from workbench.reach import RIGHT_OR_WRONG, out_of_reach
-from workbench.recipe import load_lock, located, spot
+from workbench.recipe import load_lock, located
 from workbench.servers.vllm import check_args
 from workbench.sources import read_source
 from workbench.suite_check import NO_TOOLS
@@ -61,7 +60,7 @@ def validate(context: Context) -> list[Finding]:
             *_lm_eval(context),
             *_divergence(context),
             *load_findings(context),
-            *_policy(context),
+            *policy_findings(context),
             *_prompts(context),
             *_tools(context),
             *_memory(context),
@@ -231,83 +230,6 @@ def _divergence(context: Context) -> list[Finding]:
         return []
     text = "divergence: the fake engine invents its log-probabilities: the figures mean nothing"
     return [Finding("warn", text)]
-
-
-def _policy(context: Context) -> list[Finding]:
-    """A policy may only speak of what this recipe measures."""
-    recipe, policy = context.loaded.recipe, context.loaded.policy
-    file = context.loaded.source.parent / context.loaded.recipe.policy
-    findings = []
-    for number, check in enumerate(policy.quality):
-        if check.suite not in recipe.evaluate.names:
-            raise RecipeError(
-                f"the policy checks suite '{check.suite}', which the recipe does not evaluate",
-                where=spot(file, f"quality.{number}"),
-                fix=did_you_mean(check.suite, recipe.evaluate.names)
-                + "add it to evaluate.suites or evaluate.lm_eval.tasks, or take the check out",
-            )
-        if check.suite not in recipe.evaluate.suites:
-            continue  # lm-eval knows how many documents a task has
-        if check.suite in context.facts.left_out:
-            findings.append(
-                Finding(
-                    "warn",
-                    f"suite '{check.suite}' is left out (its cadence is "
-                    f"{context.facts.left_out[check.suite]}, the recipe's "
-                    f"{recipe.evaluate.cadence}): its check can only be MISSING",
-                )
-            )
-    tiers = [q.tier for q in policy.quality] + [p.tier for p in policy.performance]
-    tiers += [s.tier for s in policy.size]
-    gated = [tier for tier in tiers if tier != "advisory"]
-    if not gated:
-        findings.append(Finding("warn", "the policy gates nothing: no variant can be GO"))
-    graded = {
-        name
-        for name, suite in context.suites.items()
-        if suite.spec.repeats > 1 or suite.spec.scorer.name not in RIGHT_OR_WRONG
-    }
-    findings += [
-        Finding("warn", text)
-        for text in out_of_reach(
-            context.loaded, context.facts, graded, most_documents(context.loaded)
-        )
-    ]
-    findings += _unchecked(context)
-    text = (
-        f"policy '{policy.name}': {len(gated) + 1} gated checks per variant, {len(gated)} of the "
-        "policy and the one of the produced files"
-    )
-    return [Finding("ok", text), *findings]
-
-
-def _tasks(context: Context) -> set[str]:
-    lm_eval = context.loaded.recipe.evaluate.lm_eval
-    return {one.task for one in lm_eval.tasks} if lm_eval else set()
-
-
-def _unchecked(context: Context) -> list[Finding]:
-    """Suites whose result decides nothing; a critical one deserves a sentence of its own."""
-    quality = context.loaded.policy.quality
-    gating = {check.suite for check in quality if check.tier != "advisory"}
-    loose = [
-        name
-        for name, suite in context.suites.items()
-        if suite.spec.tier == "critical" and name not in gating
-    ]
-    findings = [
-        Finding(
-            "warn",
-            f"suite '{name}' calls itself critical and the policy does not gate it: whatever a "
-            "variant loses there, it can be GO",
-        )
-        for name in loose
-    ]
-    shown = {check.suite for check in quality} | {*loose}
-    unchecked = sorted({*context.suites, *_tasks(context)} - shown)
-    if unchecked:
-        findings.append(Finding("warn", f"evaluated but in no check: {', '.join(unchecked)}"))
-    return findings
 
 
 def _prompts(context: Context) -> list[Finding]:

@@ -23,6 +23,8 @@ SIGNS = {
     "INCONCLUSIVE": ("?", "open"),
     "MISSING": ("\N{EMPTY SET}", "open"),
     "NOT COMPARABLE": ("\N{NOT EQUAL TO}", "open"),
+    "ANOMALOUS": ("!!", "open"),
+    "NOT TRIPPED": ("\N{MIDDLE DOT}", "open"),
 }
 
 

@@ -1,0 +1,161 @@
+"""The checks of a load with its interval: absolute latency targets, and goodput. Pure.
+
+    latency    PASS where the upper end of the percentile's interval is within the target, FAIL
+               where the lower end is beyond it
+    goodput    requests within the latency targets, of all that were sent: PASS where the lower
+               limit of the share is enough, FAIL where the upper one is too little
+
+They need no baseline: a user who waits does not ask how long the other model takes. Ratios to the
+baseline are in `workbench.measured_checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from workbench.arrivals import AnyArrivals, Arrivals, load_name
+from workbench.evidence import Evidence, Refusal, VariantEvidence
+from workbench.load_records import Figure, LoadSummary
+from workbench.measured_checks import MIN_REQUESTS, profiles
+from workbench.policy_spec import GoodputCheck, LatencyTarget
+from workbench.proportion import proportion
+from workbench.quiet import believed
+from workbench.records import Check, CheckStatus
+
+_ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
+
+
+def latency(check: LatencyTarget, evidence: Evidence, variant: VariantEvidence) -> Check:
+    """One percentile of one latency, against an absolute target."""
+    answer = _answers(check, check.max_value)
+    load = _load(check, evidence, variant)
+    if isinstance(load, Refusal):
+        return answer(load.status, load.sentence)
+    late = load.requests - load.completed
+    if load.completed == 0:
+        return answer("MISSING", f"none of {variant.variant}'s {load.requests} requests completed")
+    if late:
+        return answer(
+            "INCONCLUSIVE",
+            f"{late} of {variant.variant}'s {load.requests} requests did not complete, and the "
+            "figures of the others would flatter it",
+        )
+    measured, _, percentile = check.metric.rpartition("_")
+    spread = getattr(load, measured)
+    figure: Figure = getattr(spread, percentile)
+    if figure.value is None:
+        return answer("MISSING", f"no request of {variant.variant} gave it")
+    if spread.requests < MIN_REQUESTS:
+        return answer(
+            "INCONCLUSIVE", f"{spread.requests} requests gave it, fewer than {MIN_REQUESTS}"
+        )
+    values = {"value": figure.value, "low": figure.low, "high": figure.high, "n": spread.requests}
+    if figure.low is None or figure.high is None:
+        return answer(
+            "INCONCLUSIVE", f"{figure.value:.4g} ms, of which no interval is known", **values
+        )
+    said = (
+        f"{figure.value:.4g} ms [{figure.low:.4g}, {figure.high:.4g}], where at most "
+        f"{check.max_value:.4g} is accepted ({spread.requests} requests in {_runs(load)})"
+    )
+    status: CheckStatus = "INCONCLUSIVE"
+    if figure.high <= check.max_value:
+        status = "PASS"
+    elif figure.low > check.max_value:
+        status = "FAIL"
+    status, noise = believed(status, load.quiet)
+    return answer(status, said + (f"; {noise}" if noise else ""), **values)
+
+
+def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
+    """The share of a load's requests within the targets; what failed was not within them.
+
+    Its limits are the exact ones of a proportion, or the bootstrap's where those are wider:
+    requests that wait for one another are not independent, which shows between repeats.
+    """
+    answer = _answers(check, check.min_share)
+    load = _load(check, evidence, variant)
+    if isinstance(load, Refusal):
+        return answer(load.status, load.sentence)
+    if load.good is None or load.targets is None:
+        return answer("MISSING", f"{variant.variant} was measured without latency targets")
+    if check.targets is not None and check.targets.given != load.targets:
+        return answer(
+            "NOT COMPARABLE",
+            f"measured against {_targets(load.targets)}, and the policy's targets are "
+            f"{_targets(check.targets.given)}",
+        )
+    count, n = load.good.count, load.requests
+    if n < MIN_REQUESTS:
+        return answer("INCONCLUSIVE", f"{n} requests, fewer than {MIN_REQUESTS}")
+    low, high = proportion(count, n, check.confidence)
+    share = load.good.share
+    low = low if share.low is None else min(low, share.low)
+    high = high if share.high is None else max(high, share.high)
+    sure = f"with {100 * check.confidence:.4g} % confidence the share is"
+    status: CheckStatus = "INCONCLUSIVE"
+    found = f"between {100 * low:.4g} and {100 * high:.4g} %"
+    if low >= check.min_share:
+        status, found = "PASS", f"at least {100 * low:.4g} %"
+    elif high < check.min_share:
+        status, found = "FAIL", f"at most {100 * high:.4g} %"
+    status, noise = believed(status, load.quiet)
+    return answer(
+        status,
+        f"{count} of {n} requests within {_targets(load.targets)} in {_runs(load)}; {sure} "
+        f"{found}, where at least {100 * check.min_share:.4g} is accepted"
+        + (f"; {noise}" if noise else ""),
+        value=count / n,
+        low=low,
+        high=high,
+        n=n,
+    )
+
+
+def _answers(check: LatencyTarget | GoodputCheck, limit: float) -> Callable[..., Check]:
+    details = {"workload": check.workload, "load": check.load, "relative": False}
+    details["metric"] = check.metric if isinstance(check, LatencyTarget) else "goodput"
+
+    def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
+        return Check(
+            name=check.name,
+            kind="performance",
+            tier=check.tier,
+            status=status,
+            sentence=f"{check.name}: {sentence}.",
+            limit=limit,
+            details=details,
+            **values,
+        )
+
+    return answer
+
+
+def _load(
+    check: LatencyTarget | GoodputCheck, evidence: Evidence, variant: VariantEvidence
+) -> LoadSummary | Refusal:
+    refusal = profiles(evidence, variant, relative=False)
+    if refusal:
+        return refusal
+    found = [
+        load
+        for load in (variant.profile.loads if variant.profile else ())
+        if load.workload == check.workload
+        and load_name(_ARRIVALS.validate_python(load.arrivals)) == check.load
+    ]
+    if len(found) != 1:
+        return Refusal("MISSING", f"{variant.variant} was not measured at that load")
+    return found[0]
+
+
+def _runs(load: LoadSummary) -> str:
+    return "a single run" if load.repeats == 1 else f"{load.repeats} runs"
+
+
+def _targets(given: dict[str, float]) -> str:
+    return ", ".join(
+        f"{name.removesuffix('_ms').upper()} {value:g} ms" for name, value in given.items()
+    )
