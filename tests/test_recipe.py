@@ -188,7 +188,11 @@ def test_missing_files(project: Path, old: str, new: str, says: str) -> None:
             "less than 1",
             "use less than 1.0: write 0.15, which is 15 points",
         ),
-        ("quality: [{suite: s, margin: 0.1, confidence: 95}]", "", "write 0.95, which is 95 percent"),
+        (
+            "quality: [{suite: s, margin: 0.1, confidence: 95}]",
+            "",
+            "write 0.95, which is 95 percent",
+        ),
         ("quality: [{suite: s, margin: 1000}]", "less than 1", "use less than 1.0"),
         (
             "performance: [{metric: ttft_ms_p50, workload: w, concurrency: 1}]",

@@ -232,6 +232,10 @@ _EQUAL = (
 )
 
 
+#: What all rows of a suite have in common, or they were not asked in one go.
+_ONE = (("chat template", "template_digest"), ("tokenizer", "tokenizer_digest"))
+
+
 def pair(
     evidence: Evidence, variant: VariantEvidence, suite: str, *, scored: bool = True
 ) -> Paired | Refusal:
@@ -322,6 +326,13 @@ def _pair_rows(before: _Rows, after: _Rows, higher_is_better: bool) -> Paired | 
                 "NOT COMPARABLE",
                 f"{len(other)} of {len(keys)} samples have another {what}, "
                 f"{before[other[0]].key!r} first",
+            )
+    for what, field_ in _ONE:
+        several = {getattr(row, field_) for row in before.values()}
+        if len(several) > 1:
+            return Refusal(
+                "NOT COMPARABLE",
+                f"the samples were asked with {len(several)} {what}s: that is not one measurement",
             )
     return Paired(_by_sample(before), _by_sample(after), higher_is_better)
 

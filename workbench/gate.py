@@ -14,6 +14,7 @@ here reads a clock or a disk: the same records and policy give the same bytes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from workbench import served_checks as serving
 from workbench.base import BASELINE
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
-from workbench.records import FAKE, Check, Gate, VariantVerdict, Verdict
+from workbench.records import FAKE, Check, Gate, Record, VariantVerdict, Verdict
 from workbench.spec import Policy
 
 #: The beginning of a warning, behind the suite's name, and how many variants it names.
@@ -104,15 +105,17 @@ def _inputs(policy: Policy, evidence: Evidence) -> dict[str, str]:
             for result in side.evaluation.repeat:
                 found[f"{side.variant}/repeat/{result.suite}"] = result.rows_digest
         if side.profile:
-            measured = side.profile.model_dump(
-                mode="json", include={"points", "peak_memory_bytes", "peak_gpu_bytes"}
+            found[f"{side.variant}/profile"] = _digest(
+                side.profile, {"points", "peak_memory_bytes", "peak_gpu_bytes"}
             )
-            found[f"{side.variant}/profile"] = content_id(measured)
         if side.divergence and policy.tripwires:
-            found[f"{side.variant}/divergence"] = content_id(
-                side.divergence.model_dump(mode="json")
-            )
+            found[f"{side.variant}/divergence"] = _digest(side.divergence)
     return found
+
+
+def _digest(record: Record, include: set[str] | None = None) -> str:
+    """Of a record as it stands in its file, where what is no number is null."""
+    return content_id(json.loads(record.model_dump_json(include=include)))
 
 
 def _warnings(policy: Policy, evidence: Evidence) -> tuple[str, ...]:

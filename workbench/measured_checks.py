@@ -10,6 +10,7 @@ size         bytes of weights against the unquantized checkpoint's, peak memory,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -127,6 +128,8 @@ def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, 
     asked = point.completed + point.failed
     if figure is None or point.completed == 0:
         return Refusal("MISSING", f"none of {side.variant}'s {asked} requests completed")
+    if not math.isfinite(figure):
+        return Refusal("MISSING", f"{side.variant}'s figure is {figure}, which is no measurement")
     if point.failed:
         return Refusal(
             "INCONCLUSIVE",

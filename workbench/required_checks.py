@@ -6,6 +6,7 @@ NOT COMPARABLE. A tripwire is advisory and shows nothing to be good: WARN, or NO
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -88,12 +89,13 @@ def _hardware(wanted: str, evidence: Evidence, variant: VariantEvidence) -> Chec
 def tripwire(wire: Tripwire, evidence: Evidence, variant: VariantEvidence) -> Check:
     """One figure of the divergence from the reference, over all positions."""
     found = _stats(evidence, variant)
-    value = None
+    value = None if isinstance(found, Refusal) else _figure(wire, found)
     status: CheckStatus
     if isinstance(found, Refusal):
         status, said = found.status, found.sentence
+    elif value is None or not math.isfinite(value):
+        status, said, value = "MISSING", f"it is {value}", None
     else:
-        value = _figure(wire, found)
         above = wire.warn_above is not None
         status = "WARN" if (value > wire.limit if above else value < wire.limit) else "NOT TRIPPED"
         beyond = f"{'more' if above else 'less'} than {wire.limit:.4g}"
@@ -114,10 +116,10 @@ def tripwire(wire: Tripwire, evidence: Evidence, variant: VariantEvidence) -> Ch
     )
 
 
-def _figure(wire: Tripwire, found: DivergenceStats) -> float:
+def _figure(wire: Tripwire, found: DivergenceStats) -> float | None:
     if wire.metric == "same_top":
         return found.same_top
-    return found.kld_mean if wire.metric == "kld_mean" else found.kld[_PERCENTILES[wire.metric]]
+    return found.kld_mean if wire.metric == "kld_mean" else found.kld.get(_PERCENTILES[wire.metric])
 
 
 def _stats(evidence: Evidence, variant: VariantEvidence) -> DivergenceStats | Refusal:
