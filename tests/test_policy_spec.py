@@ -9,8 +9,11 @@ from projects import ROOT
 
 from workbench.errors import RecipeError
 from workbench.policy_spec import Policy, QualityCheck
+from workbench.proportion import proportion
 from workbench.recipe import load_spec
+from workbench.stats import binary_interval, items_needed
 
+POLICIES = ROOT / "notebooks" / "policies"
 POLICY = "schema: workbench.policy/1\nname: p\n"
 
 
@@ -169,9 +172,7 @@ def test_a_schema_that_is_not_this_one_is_no_policy(tmp_path: Path, schema: str)
         load_spec(path, Policy)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "notebooks" / "policies").glob("*.yaml")), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted(POLICIES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_policy_is_read_gates_something_and_gives_its_reasons(path: Path) -> None:
     found = load_spec(path, Policy)
     assert found.name == path.stem
@@ -179,3 +180,35 @@ def test_every_shipped_policy_is_read_gates_something_and_gives_its_reasons(path
     text = path.read_text("utf-8").splitlines()
     comments = sum(line.lstrip().startswith("#") for line in text)
     assert text[0].startswith("# ") and comments >= 2
+
+
+def test_the_numbers_in_the_policies_texts_are_what_comes_out() -> None:
+    def text(name: str) -> str:
+        return " ".join((POLICIES / f"{name}.yaml").read_text("utf-8").replace("\n#", " ").split())
+
+    def within(lost: int, n: int) -> str:
+        return f"{100 * binary_interval(lost, lost, n).high:.1f}"
+
+    def share(count: int, n: int) -> float:
+        return 100 * proportion(count, n)[1]
+
+    standard, latency = text("standard"), text("latency-first")
+    assert (
+        f"With 300 samples the upper limit is {within(0, 300)} points when no answer changed, "
+        f"{within(5, 300)} when 5 were lost and 5 gained, {within(12, 300)} with 12 and 12"
+    ) in standard
+    assert items_needed(0.0, 0.04, 0.03) == 275 and "about 275 samples" in standard
+    assert items_needed(0.0, 0.04, 0.02) == 619 and "about 620 samples" in standard
+    assert f"3 may be (upper limit {share(3, 300):.1f} %)" in standard
+    assert f"4 are too many to be sure ({share(4, 300):.2f} %)" in standard
+    assert f"6 may be unreadable (upper limit {share(6, 600):.2f} %), not 7" in standard
+    assert share(6, 600) < 2 < share(7, 600)
+    assert (
+        f"With 150 samples the upper limit is {within(0, 150)} points when no answer changed, "
+        f"{within(5, 150)} when 5 were lost and 5 gained, {within(8, 150)} with 8 and 8"
+    ) in latency
+    assert f"2 may be unreadable (upper limit {share(2, 150):.1f} %)" in latency
+    assert share(2, 150) < 5 < share(3, 150)
+    at_least = [100 * proportion(200 - late, 200)[0] for late in (4, 5)]
+    assert f"4 may be, with 95 % confidence ({at_least[0]:.1f} %)" in latency
+    assert f"5 are too many to be sure ({at_least[1]:.1f} %)" in latency

@@ -18,6 +18,7 @@ from workbench.policy_spec import Policy
 from workbench.reach import RIGHT_OR_WRONG, out_of_reach
 from workbench.recipe import spot
 from workbench.required_checks import LANES, named
+from workbench.served_checks import said_targets
 from workbench.spec import Recipe
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def refuse_unknown(policy: Policy, recipe: Recipe, file: Path) -> None:
     given = recipe.profile.targets if recipe.profile else None
     for number, goal in enumerate(policy.goodput):
         if given is None or goal.targets not in (None, given):
-            has = "no targets" if given is None else f"the targets {given.given}"
+            has = "no targets" if given is None else f"the targets {said_targets(given.given)}"
             raise RecipeError(
                 f"the policy checks goodput of workload '{goal.workload}', and the recipe has "
                 f"{has}",

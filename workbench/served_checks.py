@@ -85,8 +85,8 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
     if check.targets is not None and check.targets.given != load.targets:
         return answer(
             "NOT COMPARABLE",
-            f"measured against {_targets(load.targets)}, and the policy's targets are "
-            f"{_targets(check.targets.given)}",
+            f"measured against {said_targets(load.targets)}, and the policy's targets are "
+            f"{said_targets(check.targets.given)}",
         )
     count, n = load.good.count, load.requests
     if n < MIN_REQUESTS:
@@ -105,7 +105,7 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
     status, noise = believed(status, load.quiet)
     return answer(
         status,
-        f"{count} of {n} requests within {_targets(load.targets)} in {_runs(load)}; {sure} "
+        f"{count} of {n} requests within {said_targets(load.targets)} in {_runs(load)}; {sure} "
         f"{found}, where at least {100 * check.min_share:.4g} is accepted"
         + (f"; {noise}" if noise else ""),
         value=count / n,
@@ -155,7 +155,8 @@ def _runs(load: LoadSummary) -> str:
     return "a single run" if load.repeats == 1 else f"{load.repeats} runs"
 
 
-def _targets(given: dict[str, float]) -> str:
+def said_targets(given: dict[str, float]) -> str:
+    """Latency targets in words: ``TTFT 500 ms, TPOT 50 ms``."""
     return ", ".join(
         f"{name.removesuffix('_ms').upper()} {value:g} ms" for name, value in given.items()
     )
