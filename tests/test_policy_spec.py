@@ -212,3 +212,10 @@ def test_the_numbers_in_the_policies_texts_are_what_comes_out() -> None:
     at_least = [100 * proportion(200 - late, 200)[0] for late in (4, 5)]
     assert f"4 may be, with 95 % confidence ({at_least[0]:.1f} %)" in latency
     assert f"5 are too many to be sure ({at_least[1]:.1f} %)" in latency
+
+
+def test_the_readme_has_every_key_of_a_policy() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    keys = {field.alias or name for name, field in Policy.model_fields.items()} - {"schema", "name"}
+    keys |= set(QualityCheck.model_fields) - {"suite"}
+    assert {key for key in keys if f"`{key}" not in readme and f"{key}:" not in readme} <= {"tier"}
