@@ -72,6 +72,8 @@ def test_a_share_passes_by_its_upper_limit_and_fails_by_its_lower_one(
     open_ = check(found(flagged(6, flag)), **{limit: 0.05})
     assert open_.value == 0.03 and open_.status == "INCONCLUSIVE"
     assert "so 5.0 is neither kept nor broken" in open_.sentence
+    # Beyond it, and not surely either.
+    assert check(found(flagged(14, flag)), **{limit: 0.05}).status == "INCONCLUSIVE"
     failed = check(found(flagged(25, flag)), **{limit: 0.05})
     assert failed.status == "FAIL" and failed.low is not None and failed.low > 0.05
     assert "beyond the 5.0 accepted" in failed.sentence

@@ -77,6 +77,28 @@ def test_the_required_hardware_is_a_whole_name() -> None:
     assert not named("L4 (sm8.9)", "NVIDIA L40 (sm8.9)")
 
 
+def test_llama_cpp_computes_beside_the_gpu_of_its_machine() -> None:
+    def on(engine: str) -> tuple[str, str, str]:
+        def of(side: Any, weights: str) -> Any:
+            served = serving(weights, engine=engine, hardware="NVIDIA L4 (sm8.9)")
+            assert side.evaluation
+            evaluation = side.evaluation.model_copy(update={"serving": served})
+            return replace(side, evaluation=evaluation, profile=None)
+
+        made = simple(*GOOD)
+        made = replace(
+            made,
+            baseline=of(made.baseline, sha256_text("baseline weights")),
+            variants=(of(made.variants[0], WEIGHTS),),
+        )
+        return required(made, required_hardware="NVIDIA L4")
+
+    assert on("vllm")[:2] == ("GO", "PASS")
+    _, status, sentence = on("llamacpp")
+    assert status == "NOT COMPARABLE"
+    assert "evaluated on the processor beside NVIDIA L4 (sm8.9)" in sentence
+
+
 def test_the_reference_must_be_of_the_hardware_too() -> None:
     made = simple(*GOOD)
     assert made.baseline.evaluation

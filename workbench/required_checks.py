@@ -76,12 +76,15 @@ def _hardware(wanted: str, evidence: Evidence, variant: VariantEvidence) -> Chec
         return _check(name, "MISSING", f"{variant.variant} was not served")
     for side in (variant, evidence.reference(variant)):
         for how, serving in _servings(side):
-            if not named(wanted, serving.hardware):
+            place = serving.hardware
+            # A machine with GPUs is called by them, and llama.cpp here computes beside them.
+            beside = serving.engine == "llamacpp" and " (sm" in place
+            if beside or not named(wanted, place):
+                place = f"the processor beside {place}" if beside else place
                 return _check(
                     name,
                     "NOT COMPARABLE",
-                    f"{side.variant} was {how} on {serving.hardware}, and the policy wants "
-                    f"{wanted}",
+                    f"{side.variant} was {how} on {place}, and the policy wants {wanted}",
                 )
     return _check(name, "PASS", f"served on {wanted}")
 
