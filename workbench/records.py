@@ -213,6 +213,23 @@ class LoadPoint(Record):
     errors: dict[str, int] = {}
 
 
+class Configuration(Record):
+    """One configuration of a sweep: what its server was, or why it has no figures. Never gated."""
+
+    schema_: Literal["workbench.configuration/1"] = Field(
+        "workbench.configuration/1", alias="schema"
+    )
+    options: dict[str, Any] = Field(description="as the recipe names them; others are its own")
+    status: Literal["measured", "failed"]
+    error: str = Field("", description="why its server did not come up, or died")
+    weights: str = Field(description="digest of the variant's weights")
+    serving: Serving | None = Field(None, description="None: the server was never ready")
+    loads: tuple[LoadSummary, ...] = Field((), description="those before it died, if it died")
+    peak_memory_bytes: int | None = None
+    peak_gpu_bytes: int | None = None
+    seconds: float = Field(description="start and end of the server included")
+
+
 class Profile(Record):
     """Latency, throughput and memory of one variant."""
 
@@ -232,6 +249,10 @@ class Profile(Record):
         None, description="estimated, said by the engine and measured; None: see memory_unknown"
     )
     memory_unknown: str = Field("", description="why nothing could be estimated")
+    sweep: tuple[Configuration, ...] = Field(
+        (), description="other serving options, each on a server of its own"
+    )
+    not_swept: str = Field("", description="why the recipe's sweep left this variant out")
     resumed: int = Field(0, description="passes that an earlier attempt had measured")
     seconds: float
 
