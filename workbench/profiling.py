@@ -1,7 +1,7 @@
 """The profile step: from a run to what its workloads are made of, and to the record.
 
 Traces and suites that a workload names are read here; the load itself is `workbench.profile`'s, and
-other serving options are `workbench.sweep`'s.
+other serving options are `workbench.sweeping`'s.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from workbench.serving import served, served_with
 from workbench.store import read_marked, write_marked
 from workbench.suite_spec import Sample
 from workbench.suites import Suite
-from workbench.sweep import run_sweep
 from workbench.sweep_spec import ServingOptions
+from workbench.sweeping import run_sweep
 from workbench.weights import read_model
 
 #: The recipe's own configuration, kept in the step's folder while its sweep is not done.

@@ -18,8 +18,8 @@ from workbench.profile import LOADS, Inputs, run_profile
 from workbench.profile_spec import ProfileSpec
 from workbench.records import Configuration, Profile
 from workbench.servers import Endpoint
-from workbench.sweep import KEPT, run_sweep
 from workbench.sweep_spec import ServingOptions
+from workbench.sweeping import KEPT, run_sweep
 
 SPEC = ProfileSpec(workloads=(workload(),), concurrency=(1, 4), requests=8)
 ONE, FOUR = ServingOptions(max_num_seqs=1), ServingOptions(max_num_seqs=4)
