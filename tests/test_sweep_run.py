@@ -74,6 +74,14 @@ def test_a_sweep_from_recipe_to_report(
     assert "What do other serving options change?" in page and "max_num_seqs 1" in page
     executed = (folder / "executed" / "04_profile.good.ipynb").read_text()
     assert "max_num_seqs 1" in executed and "failed: " in executed
+    # The server of the evaluation had ended before the profile's began, and that one before the
+    # sweep's: no two servers share the machine.
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    tools = [e["name"] for e in events if e["event"] == "tool"]
+    assert [name for name in tools if name.endswith(" good") and "quantize" not in name] == [
+        *("start server good", "stop server good"),
+        *("start server good", "profile good", "stop server good", "sweep good"),
+    ]
     # Nothing changed: nothing is measured again.
     before = passes(project)
     again = workbench("run", "recipe.yaml")

@@ -28,6 +28,7 @@ from workbench.profile_spec import ProfileSpec
 from workbench.recipe import load_spec
 from workbench.servers.vllm import option_words
 from workbench.suite_spec import Sample, SuiteSpec
+from workbench.sweep_spec import OPTIONS
 from workbench.traces import parse_trace
 from workbench.traffic import Ask
 from workbench.workloads import (
