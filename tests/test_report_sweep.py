@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import EMULATED, serving, simple
+from builders import EMULATED, serving, simple, table
 from test_gate import GOOD, TTFT, policy
 from test_load_stats import QUICK, figures, repeat
 from test_report_loads import load, with_loads
@@ -58,11 +58,10 @@ def of_variant(found: Evidence) -> list[SweepRow]:
 
 
 def test_quality_is_mean_paired_recovery_against_the_reference() -> None:
-    found = simple(*GOOD)
+    found = simple(*table(60, 20, 4, 16))
     base, variant = found.baseline, found.variants[0]
     (suite,) = variant.rows
-    means = [sum(row.score or 0 for row in side.rows[suite]) for side in (base, variant)]
-    assert recovery(found, variant) == pytest.approx(means[1] / means[0])
+    assert recovery(found, variant) == pytest.approx(64 / 80)
     assert recovery(found, base) == 1.0
     # A row that is missing makes the suite unpaired, and then nothing is told.
     short = replace(variant, rows={suite: variant.rows[suite][:-1]})
@@ -82,6 +81,14 @@ def test_what_nothing_beats_is_on_the_front() -> None:
     ]
     assert [row.on_front for row in rows] == [False, True, False, True]
     assert {row.quality for row in rows} == {recovery(found, found.variants[0])}
+
+
+def test_of_two_that_are_as_fast_and_as_large_the_better_one_is_on_the_front() -> None:
+    found = with_loads(simple(*table(60, 20, 4, 16)), done(FAST))
+    base, variant = sweep_rows(found)
+    assert (base.quality, variant.quality) == (1.0, 0.8)
+    assert base.memory_bytes == variant.memory_bytes
+    assert (base.on_front, variant.on_front) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +147,9 @@ def test_the_page_shows_table_curves_failures_and_what_was_left_out() -> None:
     assert section is not None and section.figure is not None
     assert "on the Pareto front" in section.figure and " x8" in section.figure
     assert section.failed[0][:2] == ("fp8", "max_num_seqs 512")
-    table = {(row[1], row[2]): row for row in section.table[1:] if row[0] == "fp8"}
-    assert table["max_num_seqs 8", "short x8"][-1] == "yes"
-    assert table["the recipe's own", "short x8"][-1] == ""
+    lines = {(row[1], row[2]): row for row in section.table[1:] if row[0] == "fp8"}
+    assert lines["max_num_seqs 8", "short x8"][-1] == "yes"
+    assert lines["the recipe's own", "short x8"][-1] == ""
     # The verdict is the one without the sweep, to the last figure.
     plain = with_loads(simple(*GOOD), done(SLOW))
     without = decide(policy(TTFT), plain, policy_digest="p", id_="g")

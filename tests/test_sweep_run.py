@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from test_run import _gone, _start
 
 import workbench as package
 from workbench.context import new_run
-from workbench.records import Profile
+from workbench.plan import build
+from workbench.records import PlanStep, Profile
 from workbench.store import read_record
 from workbench.sweep_spec import OPTIONS
 from workbench.sweep_table import COLUMNS
@@ -164,3 +166,59 @@ def test_a_sweep_changes_the_ids_of_the_profiles_alone(project: Path) -> None:
     without = ids()
     changed = {name for name in given if given[name] != without[name]}
     assert changed == {"profile:baseline", "profile:good"}
+
+
+def test_a_plan_counts_the_servers_and_says_who_is_left_out(project: Path) -> None:
+    swept(project, {"max_num_seqs": [8, 16, None], "enforce_eager": [True, None]})
+    edit_recipe(
+        project,
+        lambda recipe: recipe.update(
+            serve={"engine": "vllm", "max_model_len": 512},
+            variants=[
+                {"name": "eight", "method": "fp8"},
+                {"name": "twin", "method": "fp8", "serve_as": "twin"},
+                {"name": "file", "method": "gguf", "type": "Q8_0", "imatrix": False},
+            ],
+        ),
+    )
+    context = new_run(project / "recipe.yaml")
+    machine = context.facts.hardware.model_copy(update={"gpus": ()})
+    facts = replace(context.facts, hardware=machine)
+
+    def steps() -> dict[str, PlanStep]:
+        loaded = new_run(project / "recipe.yaml").loaded
+        return {step.name: step for step in build(loaded, facts, context.run).steps}
+
+    found = steps()
+    # On a CPU the recipe's own is eager already: 8 and 16 are left of the six combinations.
+    for name in ("baseline", "eight"):
+        said = found[f"profile:{name}"].reason
+        assert said.endswith("sweep: 2 more server starts, 4 loads each, 8 points more")
+    assert "a dequantized twin's" in found["profile:twin"].reason
+    assert "llamacpp takes none" in found["profile:file"].reason
+    edit_recipe(project, lambda recipe: recipe["profile"].pop("sweep"))
+    without = steps()
+    assert "sweep" not in without["profile:eight"].reason
+    seconds = {
+        name: (found[name].estimate_seconds or 0) - (step.estimate_seconds or 0)
+        for name, step in without.items()
+    }
+    # Three starts of 45 s, and the loads twice more.
+    measured = without["profile:eight"].estimate_seconds or 0
+    assert seconds.pop("profile:eight") == pytest.approx(3 * 45 + 2 * measured)
+    assert seconds.pop("profile:baseline") == pytest.approx(3 * 45 + 2 * measured)
+    assert set(seconds.values()) == {0}
+
+
+def test_a_variant_that_is_left_out_has_its_own_configuration_and_the_reason(
+    workbench: Call, project: Path
+) -> None:
+    swept(project, {"max_num_seqs": [None]})
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode in (0, 11), done.stdout + done.stderr
+    record = read_record(project / "results/smoke/variants/good/profile.json", Profile)
+    assert record.sweep == () and len(record.loads) == 4
+    assert record.not_swept == "not swept: every combination is the recipe's own configuration"
+    assert record.not_swept in (project / "results/smoke/report.html").read_text().replace(
+        "&#39;", "'"
+    )
