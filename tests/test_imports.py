@@ -31,6 +31,12 @@ PURE = (
     "measured_checks",
     "policy_spec",
     "profile_spec",
+    "sweep_spec",
+    "sweep_grid",
+    "sweep_rows",
+    "pareto",
+    "estimates",
+    "report/sweep",
     "memory_records",
     "passes",
     "reach",
@@ -119,7 +125,8 @@ def test_import_is_light(module: str) -> None:
 def test_public_names_are_the_exported_ones() -> None:
     import workbench
 
-    assert sorted(workbench.__all__) == ["__version__", "loads", "open_run", "samples", "show"]
+    names = ["__version__", "loads", "open_run", "samples", "show", "sweep"]
+    assert sorted(workbench.__all__) == names
     for name in workbench.__all__:
         assert getattr(workbench, name)
     with pytest.raises(AttributeError):

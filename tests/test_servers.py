@@ -41,7 +41,7 @@ GPU = CPU.model_copy(
 )
 
 
-def start(folder: Path, faults: dict[str, Any] | None = None, **options: Any) -> Any:
+def start(folder: Path, faults: dict[str, Any] | None = None, /, **options: Any) -> Any:
     """A fake server with the faults given; nothing of it is special to tests."""
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir(exist_ok=True)

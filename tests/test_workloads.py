@@ -26,7 +26,9 @@ from workbench.json_schema import complaint
 from workbench.lengths import AnyLength, FixedLength, Length
 from workbench.profile_spec import ProfileSpec
 from workbench.recipe import load_spec
+from workbench.servers.vllm import option_words
 from workbench.suite_spec import Sample, SuiteSpec
+from workbench.sweep_spec import OPTIONS
 from workbench.traces import parse_trace
 from workbench.traffic import Ask
 from workbench.workloads import (
@@ -335,4 +337,8 @@ def test_every_example_of_the_reference_is_read_and_every_class_is_in_it() -> No
     assert ProfileSpec.model_validate(profile).repeats == 3
     (trace,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     assert len(parse_trace(enumerate(trace.strip().split("\n"), 1), "t")) == 2
-    assert re.findall(r"^\| `([\w-]+)`", text, re.MULTILINE) == [*PRESETS]
+    assert re.findall(r"^\| `([\w-]+)`", text, re.MULTILINE) == [*PRESETS, *OPTIONS]
+    for option in OPTIONS:  # each with the flag that vLLM is given
+        (row,) = re.findall(rf"^\| `{option}` .*$", text, re.MULTILINE)
+        value = {"method": "ngram"} if option == "speculative" else True
+        assert f"`{option_words({option: value})[0]}`" in row

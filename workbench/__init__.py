@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from workbench.load_table import loads
     from workbench.report import show
     from workbench.sample_table import samples
+    from workbench.sweep_table import sweep
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "loads", "open_run", "samples", "show"]
+__all__ = ["__version__", "loads", "open_run", "samples", "show", "sweep"]
 
 _LAZY = {
     "loads": "workbench.load_table",
     "open_run": "workbench.context",
     "samples": "workbench.sample_table",
     "show": "workbench.report",
+    "sweep": "workbench.sweep_table",
 }
 
 

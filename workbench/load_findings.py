@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from workbench.arrivals import ClosedLoop, TraceArrivals
 from workbench.errors import RecipeError
+from workbench.plan import configurations_of
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.recipe import spot
+from workbench.sweep_grid import refused
 from workbench.traces import prompt_ids
 from workbench.workload_spec import Workload
 from workbench.workloads import suite_asks
@@ -44,7 +46,37 @@ def load_findings(context: Context) -> list[Finding]:
         for load in profile.loads(workload)
         if workload.trace is not None and isinstance(load, TraceArrivals)
     ]
-    return [Finding("warn", said) for said in _surprises(profile, spans)]
+    return [
+        *(Finding("warn", said) for said in _surprises(profile, spans)),
+        *(Finding("ok" if well else "warn", said) for well, said in _sweep(context, profile)),
+    ]
+
+
+def _sweep(context: Context, profile: ProfileSpec) -> Iterator[tuple[bool, str]]:
+    """What a sweep of serving options will do, and which variants it leaves out."""
+    if profile.sweep is None:
+        return
+    loaded, facts = context.loaded, context.facts
+    problem = refused(profile.sweep, loaded.recipe.serve, facts.hardware)
+    if problem is not None:
+        key, what, fix = problem
+        raise RecipeError(what, where=spot(loaded.source, key), fix=fix)
+    swept = [v.name for v in loaded.recipe.all_variants if v.name not in loaded.recipe.replicas]
+    starts = 0
+    for name in swept:
+        found = configurations_of(loaded, facts, name)
+        if isinstance(found, str):
+            yield False, f"{name}: {found}"
+        else:
+            starts += len(found)
+    loads = profile.swept.load_count
+    yield True, f"sweep: {starts} more server starts, {starts * loads} points more"
+    if profile.sweep.kv_cache_dtype:
+        yield (
+            False,
+            "sweep: answers depend on kv_cache_dtype, and suites are asked under the recipe's own "
+            "alone: no quality is told of the others",
+        )
 
 
 def _trace(context: Context, workload: Workload) -> None:

@@ -23,6 +23,7 @@ from workbench import __version__
 from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.digest import content_id, sha256_file
 from workbench.divergence_inputs import held_out_inputs
+from workbench.estimates import estimate
 from workbench.integrity import flaw
 from workbench.quantizers import quantizer
 from workbench.reasons import decided_id, why_decide, why_not
@@ -47,6 +48,8 @@ from workbench.store import Run
 from workbench.suite_spec import SuiteSpec
 from workbench.support import dtype as choose_dtype
 from workbench.support import lane as choose_lane
+from workbench.sweep_grid import configurations, not_swept
+from workbench.sweep_spec import ServingOptions
 from workbench.variants import AnyVariant
 
 #: Raised by hand when a step's own code changes what it produces; part of every id.
@@ -319,7 +322,9 @@ def build(loaded: Loaded, facts: Facts, run: Run, on: datetime.date) -> Plan:
         all_cached = all_cached and cached
         if step.kind == "evaluate" and facts.left_out:
             reason += f"; {left_out(loaded, facts)}"
-        seconds, memory = _estimate(step, loaded, facts)
+        starts, said = _sweep(step, loaded, facts)
+        reason += "" if cached else said
+        seconds, memory = estimate(step, loaded, facts, starts)
         steps.append(
             PlanStep(
                 kind=step.kind,
@@ -351,43 +356,35 @@ def build(loaded: Loaded, facts: Facts, run: Run, on: datetime.date) -> Plan:
     return Plan(**about, steps=tuple(steps))
 
 
+def configurations_of(
+    loaded: Loaded, facts: Facts, variant: str
+) -> tuple[ServingOptions, ...] | str:
+    """The configurations of the recipe's sweep for a variant, or why there are none."""
+    profile, chosen = loaded.recipe.profile, loaded.recipe.variant(variant)
+    if profile is None or profile.sweep is None:
+        return ""
+    engine, kv_cache = loaded.recipe.engine(chosen), getattr(chosen, "kv_cache", "auto")
+    found = configurations(profile.sweep, engine, loaded.recipe.serve, kv_cache, facts.hardware)
+    lane = variant_lane(loaded, chosen, facts).name
+    return not_swept(engine, lane, len(found)) or found
+
+
+def _sweep(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[int, str]:
+    """How many servers a sweep adds to a step, and how much that is in words."""
+    profile = loaded.recipe.profile
+    if step.kind != "profile" or profile is None or profile.sweep is None:
+        return 0, ""
+    found = configurations_of(loaded, facts, step.variant or BASELINE)
+    if isinstance(found, str):
+        return 0, f"; {found}"
+    loads = profile.swept.load_count
+    return len(found), (
+        f"; sweep: {len(found)} more server starts, {loads} loads each, "
+        f"{len(found) * loads} points more"
+    )
+
+
 def left_out(loaded: Loaded, facts: Facts) -> str:
     """In words, which suites the recipe's cadence leaves out."""
     names = ", ".join(f"{name} ({cadence})" for name, cadence in facts.left_out.items())
     return f"left out at cadence {loaded.recipe.evaluate.cadence}: {names}"
-
-
-def _estimate(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[float | None, int | None]:
-    """Rough seconds and peak bytes, to plan by: rules of thumb from runs on two CPU cores."""
-    recipe, checkpoint = loaded.recipe, facts.checkpoint
-    if step.kind == "calibrate":
-        return 2.0, None
-    if step.kind == "quantize" and step.variant:
-        variant = recipe.variant(step.variant)
-        calibration = recipe.calibration if recipe.calibrates(variant) else None
-        return quantizer(variant.method).estimate(variant, checkpoint, calibration, facts.hardware)
-    waited = recipe.profile.open_seconds if recipe.profile and step.kind == "profile" else 0.0
-    if recipe.serve.engine == "fake":
-        return 3.0 + waited, 200_000_000
-    engine = recipe.engine(recipe.variant(step.variant)) if step.variant else recipe.serve.engine
-    on_gpu = bool(facts.hardware.gpus) and engine != "llamacpp"
-    # 40 tokens/s for 135 M parameters at concurrency 16 in float32 on two cores, in proportion.
-    rate = 2000.0 if on_gpu else 40.0 * 135e6 / checkpoint.parameters * facts.hardware.cores / 2
-    startup = 120.0 if on_gpu else 45.0
-    memory = checkpoint.parameters * (2 if on_gpu else 4) + 2_500_000_000
-    if engine == "llamacpp":
-        # Its wheel uses no AVX-512, and prompts cost it more than answers: three quarters of vLLM's
-        # rate, prompts included. Ready within seconds; weights in their own type.
-        rate, startup = rate * 30 / 40, 3.0
-        memory = checkpoint.weight_bytes + 1_000_000_000
-    if step.kind == "evaluate":
-        limit = recipe.evaluate.limit or 10**9
-        tokens = sum(min(n, limit) * most for n, most in facts.suite_sizes.values())
-        references = [v.name for v in recipe.references]
-        passes = 2 if step.variant in references and recipe.evaluate.noise_floor else 1
-        divergence = recipe.evaluate.divergence if engine != "llamacpp" else None
-        # A prompt costs a sixth of an answer (measured: 260 tokens/s of a corpus).
-        led = divergence.tokens / (6 * rate) if divergence else 0.0
-        return startup + passes * 0.6 * tokens / rate + led, memory
-    assert recipe.profile is not None
-    return 2.0 * recipe.profile.answer_tokens / rate + waited, memory

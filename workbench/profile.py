@@ -85,6 +85,7 @@ def run_profile(
     inputs: Inputs,
     *,
     folder: Path,
+    under: str = "",
     progress: Progress = silent,
 ) -> Measured:
     """Measure every workload under every load.
@@ -94,6 +95,7 @@ def run_profile(
         spec: workloads, loads, requests, repeats and seed.
         inputs: what the workloads are made of.
         folder: of the step; the passes are kept in its `loads/`.
+        under: folder in `loads/`, where other serving options are measured than the recipe's own.
         progress: called with passes done, all, and which one runs.
 
     Raises:
@@ -102,10 +104,35 @@ def run_profile(
     """
     endpoint.give_way()
     with Watch(endpoint) as watch:
-        profiler = _Profiler(endpoint, spec, inputs, folder / LOADS, watch, progress)
+        profiler = _Profiler(endpoint, spec, inputs, folder / LOADS / under, watch, progress)
         loads, highest = profiler.run()
         peak = watch.peak
     return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed)
+
+
+def kept_loads(
+    spec: ProfileSpec, inputs: Inputs, *, folder: Path, under: str = ""
+) -> tuple[LoadSummary, ...]:
+    """The loads that were measured whole before a server died, in the recipe's order.
+
+    Args:
+        spec: as `run_profile` was given it; rates that were searched are left out.
+        inputs: the same.
+        folder: of the step.
+        under: folder in its `loads/`.
+    """
+    loads = []
+    for workload in spec.workloads:
+        for load in spec.loads(workload):
+            passes = []
+            for repeat in range(spec.repeats):
+                done = read_pass(pass_file(folder / LOADS / under, workload.name, load, repeat))
+                asks = _asks(spec, inputs, workload, load, repeat)
+                if done is not None and len(done.outcomes) == len(asks):
+                    passes.append((_repeat(inputs, workload, asks, done), done))
+            if len(passes) == spec.repeats:
+                loads.append(_summary(spec, workload, load, passes))
+    return tuple(loads)
 
 
 class _Profiler:
@@ -143,7 +170,7 @@ class _Profiler:
         if passes and not any(map(_completed, passes)):
             self._refuse(passes)
         loads = [
-            self._summary(workload, load, found[workload.name, load_name(load)])
+            _summary(self._spec, workload, load, found[workload.name, load_name(load)])
             for workload in self._spec.workloads
             for load in self._spec.loads(workload)
         ]
@@ -166,59 +193,16 @@ class _Profiler:
             load = PoissonArrivals(rate=rate)
             # The answer is tried twice: another repeat, with other prompts and other gaps.
             tried[rate].append(self._pass(workload, load, len(tried[rate])))
-            return meets(self._summary(workload, load, tried[rate][-1:]), rates.share)
+            return meets(_summary(self._spec, workload, load, tried[rate][-1:]), rates.share)
 
         found = search(probe, rates.low, rates.high, most=rates.most, within=rates.within)
         passes = [done for pairs in tried.values() for _, done in pairs]
         if not any(map(_completed, passes)):
             self._refuse(passes)
         return found, [
-            self._summary(workload, PoissonArrivals(rate=rate), passes)
+            _summary(self._spec, workload, PoissonArrivals(rate=rate), passes)
             for rate, passes in sorted(tried.items())
         ]
-
-    def _summary(
-        self, workload: Workload, load: AnyArrivals, passes: Sequence[tuple[Repeat, Pass]]
-    ) -> LoadSummary:
-        summary = summarize(
-            [repeat for repeat, _ in passes],
-            workload=workload.name,
-            arrivals=load,
-            targets=self._spec.targets,
-        )
-        usage = tuple(done.usage for _, done in passes)
-        machines = [used.machine for used in usage]
-        waits = [(done.client_wait_seconds, done.seconds) for _, done in passes]
-        shares = [wait / took for wait, took in waits if wait is not None and took > 0]
-        steals = [m.steal for m in machines if m.steal is not None]
-        throttled: dict[str, float] = {}
-        for gpu in (gpu for machine in machines for gpu in machine.gpus):
-            for reason, share in (gpu.throttled or {}).items():
-                throttled[reason] = max(share, throttled.get(reason, 0.0))
-        told = any(g.throttled is not None for m in machines for g in m.gpus)
-        others = [o for m in machines for o in m.others or ()]
-        quiet = quietness(
-            # A p95 of one repeat rests on its slowest few and differs on the quietest machine.
-            baseline={k: v for k, v in summary.by_repeat.items() if not k.endswith("_p95")}
-            if len(passes) > 1
-            else None,
-            steal=max(steals, default=None),
-            throttled=throttled if told else None,
-            others=None if any(m.others is None for m in machines) else others,
-            queued_ms=summary.queued_ms.p99.value,
-            client_wait=max(shares, default=None) if len(shares) == len(passes) else None,
-        )
-        return summary.model_copy(
-            update={
-                "quiet": quiet,
-                "usage": usage,
-                "seen_before": sum(done.seen_before for _, done in passes),
-                "client_cpu_seconds": sum(done.client_cpu_seconds for _, done in passes),
-                "client_wait_seconds": None
-                if any(wait is None for wait, _ in waits)
-                else sum(wait or 0.0 for wait, _ in waits),
-            }
-        )
 
     def _pass(self, workload: Workload, load: AnyArrivals, repeat: int) -> tuple[Repeat, Pass]:
         label = f"{workload.name} {load_name(load)}"
@@ -226,8 +210,7 @@ class _Profiler:
             label += f", {repeat + 1} of {self._spec.repeats}"
         self._progress(self._done, self._all, label)
         path = pass_file(self._folder, workload.name, load, repeat)
-        seed = f"{self._spec.seed}/{workload.name}/{load_name(load)}/{repeat}"
-        asks = self._inputs.asks(workload, load, self._spec.count(workload), seed)
+        asks = _asks(self._spec, self._inputs, workload, load, repeat)
         seen = self._seen(asks)
         done = read_pass(path)
         if done is not None and len(done.outcomes) == len(asks):
@@ -237,8 +220,7 @@ class _Profiler:
             done = self._measure(workload, load, repeat, asks, seen, label)
             write_pass(path, done)
         self._done = min(self._done + 1, self._all)
-        outcomes = done.results()
-        return Repeat(asks, outcomes, self._inputs.graded(workload, asks, outcomes)), done
+        return _repeat(self._inputs, workload, asks, done), done
 
     def _measure(
         self,
@@ -334,6 +316,65 @@ class _Profiler:
             fix="read the server's log; lower the workloads' token counts, or raise "
             "profile.request_seconds",
         )
+
+
+def _asks(
+    spec: ProfileSpec, inputs: Inputs, workload: Workload, load: AnyArrivals, repeat: int
+) -> Sequence[Ask]:
+    seed = f"{spec.seed}/{workload.name}/{load_name(load)}/{repeat}"
+    return inputs.asks(workload, load, spec.count(workload), seed)
+
+
+def _repeat(inputs: Inputs, workload: Workload, asks: Sequence[Ask], done: Pass) -> Repeat:
+    outcomes = done.results()
+    return Repeat(asks, outcomes, inputs.graded(workload, asks, outcomes))
+
+
+def _summary(
+    spec: ProfileSpec,
+    workload: Workload,
+    load: AnyArrivals,
+    passes: Sequence[tuple[Repeat, Pass]],
+) -> LoadSummary:
+    summary = summarize(
+        [repeat for repeat, _ in passes],
+        workload=workload.name,
+        arrivals=load,
+        targets=spec.targets,
+    )
+    usage = tuple(done.usage for _, done in passes)
+    machines = [used.machine for used in usage]
+    waits = [(done.client_wait_seconds, done.seconds) for _, done in passes]
+    shares = [wait / took for wait, took in waits if wait is not None and took > 0]
+    steals = [m.steal for m in machines if m.steal is not None]
+    throttled: dict[str, float] = {}
+    for gpu in (gpu for machine in machines for gpu in machine.gpus):
+        for reason, share in (gpu.throttled or {}).items():
+            throttled[reason] = max(share, throttled.get(reason, 0.0))
+    told = any(g.throttled is not None for m in machines for g in m.gpus)
+    others = [o for m in machines for o in m.others or ()]
+    quiet = quietness(
+        # A p95 of one repeat rests on its slowest few and differs on the quietest machine.
+        baseline={k: v for k, v in summary.by_repeat.items() if not k.endswith("_p95")}
+        if len(passes) > 1
+        else None,
+        steal=max(steals, default=None),
+        throttled=throttled if told else None,
+        others=None if any(m.others is None for m in machines) else others,
+        queued_ms=summary.queued_ms.p99.value,
+        client_wait=max(shares, default=None) if len(shares) == len(passes) else None,
+    )
+    return summary.model_copy(
+        update={
+            "quiet": quiet,
+            "usage": usage,
+            "seen_before": sum(done.seen_before for _, done in passes),
+            "client_cpu_seconds": sum(done.client_cpu_seconds for _, done in passes),
+            "client_wait_seconds": None
+            if any(wait is None for wait, _ in waits)
+            else sum(wait or 0.0 for wait, _ in waits),
+        }
+    )
 
 
 def _completed(done: Pass) -> bool:

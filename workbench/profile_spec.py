@@ -16,7 +16,9 @@ from workbench.arrivals import (
     load_name,
 )
 from workbench.base import Spec, Unfit
+from workbench.errors import did_you_mean
 from workbench.load_records import Targets
+from workbench.sweep_spec import SweepSpec
 from workbench.workload_spec import Workload
 
 #: Tokens of an answer of a trace or a suite, where an estimate is all that is wanted.
@@ -58,6 +60,11 @@ class ProfileSpec(Spec):
     targets: Targets | None = Field(None, description="latencies a request must keep to be good")
     request_seconds: float = Field(600, gt=0, le=86400, description="time limit of one request")
     seed: int = 0
+    sweep: SweepSpec | None = Field(
+        None,
+        description="other serving options, each with a server of its own",
+        exclude_if=lambda value: value is None,  # a recipe without it keeps its ids
+    )
 
     @field_validator("concurrency")
     @classmethod
@@ -112,6 +119,36 @@ class ProfileSpec(Spec):
                 "add 'targets: {ttft_ms: 500, tpot_ms: 50}'",
             )
         return self
+
+    @model_validator(mode="after")
+    def _sweep(self) -> Self:
+        known = [workload.name for workload in self.workloads]
+        for name in self.sweep.workloads if self.sweep else ():
+            if name not in known:
+                raise Unfit(
+                    f"'sweep.workloads' names '{name}', which is no workload of the profile",
+                    did_you_mean(name, known) + f"workloads: {', '.join(known)}",
+                )
+        for workload in self.swept.workloads if self.sweep else ():
+            if not self.loads(workload):
+                raise Unfit(
+                    f"workload '{workload.name}' has no load to be swept: no rate is searched "
+                    "under a sweep",
+                    "give it a 'concurrency', or leave it out of 'sweep.workloads'",
+                )
+        return self
+
+    @property
+    def swept(self) -> ProfileSpec:
+        """What is measured under each configuration of the sweep: no rate is searched there."""
+        names = self.sweep.workloads if self.sweep else ()
+        workloads = tuple(w for w in self.workloads if not names or w.name in names)
+        return self.model_copy(update={"workloads": workloads, "highest_rate": None, "sweep": None})
+
+    @property
+    def load_count(self) -> int:
+        """Points of one server: workloads times loads, without repeats and searched rates."""
+        return sum(len(self.loads(workload)) for workload in self.workloads)
 
     def loads(self, workload: Workload) -> tuple[AnyArrivals, ...]:
         """The loads a workload is measured under, in order: closed loops, then open ones.

@@ -1,31 +1,42 @@
 """The profile step: from a run to what its workloads are made of, and to the record.
 
-Traces and suites that a workload names are read here; the load itself is `workbench.profile`'s.
+Traces and suites that a workload names are read here; the load itself is `workbench.profile`'s, and
+other serving options are `workbench.sweeping`'s.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from workbench.context import Context
-from workbench.errors import UserError
+from workbench.errors import StoreError, UserError
 from workbench.memory import stated
-from workbench.plan import StepSpec
+from workbench.plan import StepSpec, configurations_of
 from workbench.profile import Inputs, SuiteLoad, run_profile
 from workbench.prompts import render_prompt
 from workbench.records import Manifest, Profile
 from workbench.scorers import grade
-from workbench.serving import served
+from workbench.servers import Endpoint
+from workbench.serving import served, served_with
+from workbench.store import read_marked, write_marked
 from workbench.suite_spec import Sample
 from workbench.suites import Suite
+from workbench.sweep_spec import ServingOptions
+from workbench.sweeping import run_sweep
 from workbench.weights import read_model
+
+#: The recipe's own configuration, kept in the step's folder while its sweep is not done.
+OWN = "own.json"
 
 
 def profile_variant(
     context: Context, variant: str, step: StepSpec, made: Manifest, folder: Path
 ) -> Profile:
-    """Put every load of the recipe on a variant's server.
+    """Put every load of the recipe on a variant's server, then the sweep's on servers of its own.
+
+    What the recipe's own configuration came to is kept while its sweep is not done.
 
     Args:
         context: the run.
@@ -38,6 +49,47 @@ def profile_variant(
         ServingFailure: the server died, or answered nothing.
         UserError: a trace or a suite cannot be read or asked.
     """
+    spec = context.loaded.recipe.profile
+    assert spec is not None
+    if spec.sweep is None:
+        return _own(context, variant, step, made, folder)
+    record = _kept(folder / OWN, step, made)
+    if record is None:
+        record = _own(context, variant, step, made, folder)
+        write_marked(folder / OWN, record)
+    chosen = configurations_of(context.loaded, context.facts, variant)
+    if isinstance(chosen, str):
+        return record.model_copy(update={"not_swept": chosen})
+    events = context.events.of(step.name)
+    begun = time.monotonic()
+
+    def start(options: ServingOptions, at: Path) -> AbstractContextManager[Endpoint]:
+        return served_with(context, variant, events, options, at)
+
+    swept = run_sweep(
+        start,
+        chosen,
+        spec.swept,
+        load_inputs(context),
+        folder=folder,
+        weights=made.weights_digest,
+        progress=events.progress,
+    )
+    events.tool(f"sweep {variant}", time.monotonic() - begun)
+    return record.model_copy(update={"sweep": swept})
+
+
+def _kept(path: Path, step: StepSpec, made: Manifest) -> Profile | None:
+    """The recipe's own configuration as an attempt measured it whose sweep was not done."""
+    try:
+        record = read_marked(path, Profile)
+    except StoreError:
+        return None
+    same = record.id == step.id and record.inputs.get("weights") == made.weights_digest
+    return record if same else None
+
+
+def _own(context: Context, variant: str, step: StepSpec, made: Manifest, folder: Path) -> Profile:
     spec = context.loaded.recipe.profile
     assert spec is not None
     events = context.events.of(step.name)

@@ -23,6 +23,9 @@ from workbench.evaluation_records import SuiteResult as SuiteResult
 from workbench.load_records import HighestRate, LoadSummary
 from workbench.memory_records import MemoryStatement
 from workbench.objective import Best
+from workbench.plan_records import Plan as Plan
+from workbench.plan_records import PlanStep as PlanStep
+from workbench.plan_records import StepKind as StepKind
 from workbench.waivers import Waived
 
 Verdict = Literal["GO", "GO WITH WAIVER", "NO-GO", "INCONCLUSIVE"]
@@ -39,7 +42,6 @@ CheckStatus = Literal[
     "NOT TRIPPED",
 ]
 LaneName = Literal["native", "weight-only fallback", "emulated", "unsupported"]
-StepKind = Literal["calibrate", "quantize", "evaluate", "profile", "gate"]
 
 #: Exit codes of the command line. 1 is left to Python: it means a bug.
 EXIT_CODES: dict[Verdict, int] = {"GO": 0, "GO WITH WAIVER": 0, "NO-GO": 10, "INCONCLUSIVE": 11}
@@ -228,6 +230,23 @@ class LoadPoint(Record):
     errors: dict[str, int] = {}
 
 
+class Configuration(Record):
+    """One configuration of a sweep: what its server was, or why it has no figures. Never gated."""
+
+    schema_: Literal["workbench.configuration/1"] = Field(
+        "workbench.configuration/1", alias="schema"
+    )
+    options: dict[str, Any] = Field(description="as the recipe names them; others are its own")
+    status: Literal["measured", "failed"]
+    error: str = Field("", description="why its server did not come up, or died")
+    weights: str = Field(description="digest of the variant's weights")
+    serving: Serving | None = Field(None, description="None: the server was never ready")
+    loads: tuple[LoadSummary, ...] = Field((), description="those before it died, if it died")
+    peak_memory_bytes: int | None = None
+    peak_gpu_bytes: int | None = None
+    seconds: float = Field(description="start and end of the server included")
+
+
 class Profile(Record):
     """Latency, throughput and memory of one variant."""
 
@@ -247,6 +266,10 @@ class Profile(Record):
         None, description="estimated, said by the engine and measured; None: see memory_unknown"
     )
     memory_unknown: str = Field("", description="why nothing could be estimated")
+    sweep: tuple[Configuration, ...] = Field(
+        (), description="other serving options, each on a server of its own"
+    )
+    not_swept: str = Field("", description="why the recipe's sweep left this variant out")
     resumed: int = Field(0, description="passes that an earlier attempt had measured")
     seconds: float
 
@@ -350,35 +373,3 @@ class Gate(Record):
             raise ValueError(f"the verdict says {self.verdict}, the variants say {worst}")
         object.__setattr__(self, "verdict", worst)
         return self
-
-
-class PlanStep(Record):
-    """One step of a plan."""
-
-    kind: StepKind
-    variant: str | None
-    id: str
-    cached: bool
-    reason: str
-    notebook: str
-    estimate_seconds: float | None = None
-    estimate_memory_bytes: int | None = None
-
-    @property
-    def name(self) -> str:
-        """``evaluate:fp8``, or the kind alone where a step belongs to the whole run."""
-        return f"{self.kind}:{self.variant}" if self.variant else self.kind
-
-
-class Plan(Record):
-    """`plan.json`."""
-
-    schema_: Literal["workbench.plan/1"] = Field("workbench.plan/1", alias="schema")
-    run: str
-    recipe_digest: str
-    workbench: str = Field(
-        "",
-        description="version that planned it last; the one that did a step is in its 'start' of "
-        "events.jsonl",
-    )
-    steps: tuple[PlanStep, ...]

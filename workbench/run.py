@@ -4,7 +4,8 @@
 
 A step is done when a record with its content id is on disk, so the loop has no memory of its own:
 stop it at any moment, start it again, and it goes on. Steps that need a server share one per
-variant; this process holds it while the notebooks of that variant measure.
+variant; this process holds it while the notebooks of that variant measure. A profile with a sweep
+of serving options starts its servers itself, one after another.
 """
 
 from __future__ import annotations
@@ -103,10 +104,13 @@ def run(
             folder.report.unlink(missing_ok=True)
         events = EventReader(folder.events)
         executed: list[str] = []
+        profile = context.loaded.recipe.profile
+        # The servers of a sweep need the machine for themselves.
+        shared = ("evaluate",) if profile and profile.sweep else ("evaluate", "profile")
         with shown(plan), contextlib.ExitStack() as server:
             held: Endpoint | None = None
             while step := _next(plan, wanted, executed):
-                needs = step.variant if step.kind in ("evaluate", "profile") else None
+                needs = step.variant if step.kind in shared else None
                 # A server that died under a step that went on without it is replaced.
                 if held and (held.model != needs or not held.alive()):
                     server.close()

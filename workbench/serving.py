@@ -33,6 +33,7 @@ from workbench.store import (
     write_marked,
     write_record,
 )
+from workbench.sweep_spec import ServingOptions
 
 
 def digest_cache(context: Context) -> Path:
@@ -144,14 +145,54 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         ServingFailure: it does not start, or fails its canary.
     """
     made = manifest(context, variant)
-    chosen = context.variant(variant)
-    lane: Lane = variant_lane(context.loaded, chosen, context.facts)
+    lane = variant_lane(context.loaded, context.variant(variant), context.facts)
     loaded = _twin(context, made, events) if lane.name == "emulated" else made
     folder = context.run.variant(variant) / "server"
     held = attach(folder)
     if held is not None and held.serving.served_digest == loaded.weights_digest:
         yield held
         return
+    begun = time.monotonic()
+    with _started(context, made, loaded, lane, folder, events) as endpoint:
+        events.tool(f"start server {variant}", time.monotonic() - begun)
+        yield endpoint
+        begun = time.monotonic()
+    events.tool(f"stop server {variant}", time.monotonic() - begun)
+
+
+def served_with(
+    context: Context, variant: str, events: Events, options: ServingOptions, folder: Path
+) -> contextlib.AbstractContextManager[Endpoint]:
+    """A server of its own for a variant that is not emulated, with other serving options.
+
+    Args:
+        context: the run.
+        variant: its name.
+        events: of the step.
+        options: on top of the recipe's own.
+        folder: for its log.
+
+    Raises:
+        ServingFailure: it does not start, or fails its canary.
+    """
+    made = manifest(context, variant)
+    lane = variant_lane(context.loaded, context.variant(variant), context.facts)
+    return _started(context, made, made, lane, folder, events, options)
+
+
+@contextlib.contextmanager
+def _started(
+    context: Context,
+    made: Manifest,
+    loaded: Manifest,
+    lane: Lane,
+    folder: Path,
+    events: Events,
+    options: ServingOptions | None = None,
+) -> Iterator[Endpoint]:
+    """A server for the block: of the variant `made`, with the weights of `loaded`."""
+    variant = made.variant
+    chosen = context.variant(variant)
     found = weigh(context.run.results.root / loaded.path, cache=digest_cache(context))
     if found.weights_digest != loaded.weights_digest:
         raise StoreError(
@@ -172,7 +213,6 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
             known.update(fake_answers(suite, context.tokenizer, as_ids=True))
         write_atomic(answers, json.dumps(known).encode())
         extra["WORKBENCH_FAKE_ANSWERS"] = str(answers)
-    begun = time.monotonic()
     with serve(
         spec,
         engine_name=engine,
@@ -189,10 +229,8 @@ def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]
         concurrency=most_at_a_time(context.loaded.recipe),
         tools=any(suite.spec.ask == "call_tools" for suite in context.suites.values()),
         top_logprobs=divergence.top_k if divergence else 0,
+        options=options,
         extra_env=extra,
         progress=events.progress,
     ) as endpoint:
-        events.tool(f"start server {variant}", time.monotonic() - begun)
         yield endpoint
-        begun = time.monotonic()
-    events.tool(f"stop server {variant}", time.monotonic() - begun)

@@ -26,7 +26,7 @@ from workbench.records import (
     Profile,
     Record,
 )
-from workbench.report import calibration, divergence, loads, text
+from workbench.report import calibration, divergence, loads, sweep, text
 from workbench.waiving import waived_words
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
@@ -264,10 +264,11 @@ def _profile(record: Profile) -> _Content:
         facts.append(("peak GPU memory", text.megabytes(record.peak_gpu_bytes)))
     if serving.lane.name == "emulated":
         facts.append(("note", "emulated lane: these figures are the twin's, not the variant's"))
-    facts += loads.remarks(record)
-    return _Content(
-        f"Profile of {record.variant}", facts, [loads.rows(record.loads)] if record.loads else []
-    )
+    facts += [*loads.remarks(record), *sweep.card_remarks(record)]
+    tables = [loads.rows(record.loads)] if record.loads else []
+    tables += [rows] if (rows := sweep.card_rows(record)) else []
+    curves = Markup(sweep.card_figure(record) or "")  # our own drawing, escaped by matplotlib
+    return _Content(f"Profile of {record.variant}", facts, tables, curves)
 
 
 def _gate(record: Gate) -> _Content:

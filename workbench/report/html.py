@@ -29,7 +29,7 @@ from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.quality_figures import quality_figures
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
-from workbench.report import divergence, loads, text
+from workbench.report import divergence, loads, sweep, text
 
 #: Regressions shown for each variant and suite; the rest is counted.
 REGRESSIONS = 20
@@ -65,7 +65,7 @@ def render(
         questions: what each sample asked and expected; without it only ids and outputs are shown.
         title: heading of the page; default names the run.
     """
-    diverged = divergence.section(evidence)
+    diverged, swept = divergence.section(evidence), sweep.section(evidence)
     quality = [(v, c) for v in gate.variants for c in v.checks if c.kind == "quality"]
     return _template().render(
         title=title or f"Release verdict: {gate.run}",
@@ -93,6 +93,9 @@ def render(
         latency=_figure(plots.latency(evidence)),
         freed={side.variant: loads.freed_sentence(evidence, side) for side in evidence.sides},
         size=_figure(plots.size_and_loss(gate, evidence)),
+        sweep=swept,
+        sweep_figure=_figure(swept.figure) if swept else None,
+        sweep_csv=_csv(swept.table) if swept else "",
         divergence=diverged,
         divergence_figure=_figure(diverged.figure) if diverged else None,
         divergence_csv=_csv(diverged.csv) if diverged else "",

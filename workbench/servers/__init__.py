@@ -47,6 +47,7 @@ from workbench.servers.engine import Launch, engine
 from workbench.servers.gpu import GpuWatch
 from workbench.spec import ServeSpec
 from workbench.store import write_atomic
+from workbench.sweep_spec import ServingOptions
 
 LOG = "server.log"
 METRICS = "metrics.txt"
@@ -77,6 +78,7 @@ def serve(
     concurrency: int = 1,
     tools: bool = False,
     top_logprobs: int = 0,
+    options: ServingOptions | None = None,
     canary: Canary | None = None,
     extra_env: Mapping[str, str] | None = None,
     progress: Progress = silent,
@@ -99,6 +101,7 @@ def serve(
         concurrency: most requests the recipe sends at a time; an engine makes room for them.
         tools: a suite offers functions to the model.
         top_logprobs: most log-probabilities of one position the recipe asks for.
+        options: of a sweep; None: the recipe's own configuration.
         canary: what it must answer; None: the default one.
         extra_env: more environment variables for the process.
         progress: called with the seconds waited, 0, and what the server does.
@@ -123,6 +126,7 @@ def serve(
         concurrency=concurrency,
         tools=tools,
         top_logprobs=top_logprobs,
+        options=options or ServingOptions(),
     )
     command = kind.command(launch)
     key = secrets.token_urlsafe(32)

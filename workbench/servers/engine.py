@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from workbench.records import Choice, Environment, Hardware
 from workbench.spec import ServeSpec
+from workbench.sweep_spec import ServingOptions
 
 #: engine -> where it is implemented; imported when it is used
 ENGINES: Mapping[str, str] = {
@@ -39,6 +40,7 @@ class Launch:
         concurrency: most requests the recipe sends at a time.
         tools: whether a suite offers functions to the model.
         top_logprobs: most log-probabilities of one position that are asked for.
+        options: of a sweep; none of them where the recipe's own configuration is served.
     """
 
     spec: ServeSpec
@@ -53,6 +55,7 @@ class Launch:
     concurrency: int = 1
     tools: bool = False
     top_logprobs: int = 0
+    options: ServingOptions = field(default_factory=ServingOptions)
 
 
 @dataclass(frozen=True)

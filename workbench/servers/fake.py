@@ -27,6 +27,11 @@ class FakeEngine:
                 *("--model", launch.model_name),
                 *("--path", str(launch.checkpoint)),
                 *launch.spec.args,
+                *(
+                    word
+                    for name, value in launch.options.given.items()
+                    for word in (f"--{name.replace('_', '-')}", str(value))
+                ),
             ),
             env={},
             choices={"numbers": Choice(value="made up", reason="the fake engine computes nothing")},

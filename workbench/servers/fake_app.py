@@ -14,6 +14,9 @@ What it answers is a function of the prompt and of the checkpoint folder:
 - `WORKBENCH_FAKE_FAULTS`, a JSON object (or the same keys in `workbench_fake.json`), makes it fail
   on purpose: see `Faults`.
 
+Two serving options are real: ``--max-num-seqs N`` answers at most N requests at a time and lets the
+others wait, and ``--max-num-batched-tokens N`` below that number is refused at start, as by vLLM.
+
 The key comes in `VLLM_API_KEY`, as for vLLM, and is checked on every `/v1` route.
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -48,6 +52,7 @@ class Faults:
         die_after: die by SIGKILL when this completion request arrives (1 is the first); 0: never.
         die_times: so many processes die of `die_after`, counted in a file beside the known answers;
             later ones live; 0: each one dies.
+        out_of_memory_at: die when so many requests are answered at a time; 0: never.
         error_every: answer every so many-th completion with HTTP 500; 0: never.
         busy_first: answer so many completions with HTTP 503 first.
         busy_every: answer every so many-th completion with HTTP 503; 0: never.
@@ -66,6 +71,7 @@ class Faults:
     fail_after_health: bool = False
     die_after: int = 0
     die_times: int = 0
+    out_of_memory_at: int = 0
     error_every: int = 0
     busy_first: int = 0
     busy_every: int = 0
@@ -89,8 +95,16 @@ class App:
     """The routes."""
 
     def __init__(
-        self, model: str, key: str, brain: Brain, faults: Faults, deaths: Path | None = None
+        self,
+        model: str,
+        key: str,
+        brain: Brain,
+        faults: Faults,
+        deaths: Path | None = None,
+        seats: int = 0,
     ) -> None:
+        self._seats: contextlib.AbstractAsyncContextManager[None]
+        self._seats = asyncio.Semaphore(seats) if seats else contextlib.nullcontext()
         self._deaths = deaths
         self._model = model
         self._key = key
@@ -99,7 +113,7 @@ class App:
         self._asked = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self._running = 0
+        self._running = self._waiting = 0
 
     def application(self) -> web.Application:
         """The application to run."""
@@ -116,14 +130,14 @@ class App:
         return web.Response(status=503 if self._faults.never_ready else 200)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """What it did and does, under vLLM's names: it queues nobody and has no cache."""
+        """What it did and does, under vLLM's names; it has no cache."""
         label = f'{{engine="0",model_name="{self._model}"}}'
         return web.Response(
             text=(
                 f"vllm:prompt_tokens_total{label} {self._prompt_tokens}\n"
                 f"vllm:generation_tokens_total{label} {self._output_tokens}\n"
                 f"vllm:num_requests_running{label} {self._running}\n"
-                f"vllm:num_requests_waiting{label} 0\n"
+                f"vllm:num_requests_waiting{label} {self._waiting}\n"
                 f"vllm:kv_cache_usage_perc{label} 0\n"
                 f"vllm:num_preemptions_total{label} 0\n"
             )
@@ -162,13 +176,19 @@ class App:
             faults.busy_every and self._asked % faults.busy_every == 0
         ):
             return web.json_response({"error": "try again"}, status=503)
-        self._running += 1
-        try:
-            if request.path == tool_calls.PATH:
-                return await self._call_tools(body)
-            return await self._complete(request, body)
-        finally:
-            self._running -= 1
+        self._waiting += 1
+        async with self._seats:
+            self._waiting -= 1
+            self._running += 1
+            if self._running >= faults.out_of_memory_at > 0:
+                log("ERROR: OutOfMemoryError: the fake's memory holds fewer requests at a time")
+                self._die()
+            try:
+                if request.path == tool_calls.PATH:
+                    return await self._call_tools(body)
+                return await self._complete(request, body)
+            finally:
+                self._running -= 1
 
     def _die(self) -> None:
         if self._deaths is not None:
@@ -315,7 +335,13 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--path", type=Path, required=True)
+    parser.add_argument("--max-num-seqs", type=int, default=0)
+    parser.add_argument("--max-num-batched-tokens", type=int)
     arguments = parser.parse_args()
+    seats, batched = arguments.max_num_seqs, arguments.max_num_batched_tokens
+    if batched is not None and batched < seats:
+        log(f"ERROR: ValueError: max_num_batched_tokens ({batched}) < max_num_seqs ({seats})")
+        return 1
     settings = load_json(arguments.path / "workbench_fake.json")
     faults = Faults.of(settings, json.loads(os.environ.get("WORKBENCH_FAKE_FAULTS", "{}")))
     if faults.exit_at_start:
@@ -328,7 +354,7 @@ def main() -> int:
     )
     answers = os.environ.get("WORKBENCH_FAKE_ANSWERS")
     deaths = Path(answers).with_name("deaths") if answers else None
-    app = App(arguments.model, os.environ.get("VLLM_API_KEY", ""), brain, faults, deaths)
+    app = App(arguments.model, os.environ.get("VLLM_API_KEY", ""), brain, faults, deaths, seats)
 
     async def serve() -> None:
         await asyncio.sleep(faults.start_seconds)

@@ -7,12 +7,16 @@ documentation and sources; not yet run on a GPU.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from workbench.errors import RecipeError
 from workbench.kv_cache import kv_bytes_per_token
 from workbench.records import Choice, Environment, Hardware
 from workbench.servers.engine import Command, Launch, LogFacts
+from workbench.sweep_spec import said_options
 
 _GIB = 1 << 30
 #: What the workbench decides itself. A second value would win silently over the recorded one.
@@ -91,7 +95,9 @@ class VllmEngine:
             "PYTHONUNBUFFERED": "1",
         }
         choices: dict[str, Choice] = {}
-        if not {"--enable-prefix-caching", "--no-enable-prefix-caching"} & set(spec.args):
+        swept = launch.options.given
+        cached = {"--enable-prefix-caching", "--no-enable-prefix-caching"} & set(spec.args)
+        if not cached and "prefix_caching" not in swept:
             words.append("--no-enable-prefix-caching")
             choices["prefix_caching"] = Choice(
                 value="off",
@@ -109,12 +115,13 @@ class VllmEngine:
             words += ["--max-logprobs", str(launch.top_logprobs)]
         if launch.kv_cache == "fp8":
             choices["kv_cache_dtype"] = kv_dtype(launch)
-        if kv_cache_is_fp8(launch):
+        if kv_cache_is_fp8(launch) and "kv_cache_dtype" not in swept:
             words += ["--kv-cache-dtype", "fp8"]
         if launch.hardware.target == "cpu":
             kv = kv_cache(launch)
             bound, variables = threads(launch.hardware)
-            words += ["--enforce-eager", "--kv-cache-memory-bytes", kv.value]
+            eager = [] if "enforce_eager" in swept else ["--enforce-eager"]
+            words += [*eager, "--kv-cache-memory-bytes", kv.value]
             env |= variables
             choices |= {
                 "kv_cache_bytes": kv,
@@ -125,9 +132,15 @@ class VllmEngine:
                     "255 s to be ready against 55 s)",
                 ),
             }
-        else:
+        elif "gpu_memory_utilization" not in swept:
             words += ["--gpu-memory-utilization", str(spec.gpu_memory_utilization)]
-        return Command(words=(*words, *spec.args), env=env, choices=choices)
+        choices |= {
+            name: Choice(value=said_options({name: value}), reason="profile.sweep of the recipe")
+            for name, value in swept.items()
+        }
+        # After the recipe's own arguments: of an option that is there twice the last one counts.
+        words += [*spec.args, *option_words(swept)]
+        return Command(words=tuple(words), env=env, choices=choices)
 
     def read_log(self, text: str) -> LogFacts:
         """Kernels, attention backend, KV-cache tokens and maximum concurrency of a server's log."""
@@ -140,6 +153,34 @@ class VllmEngine:
             kv_cache_tokens=int(size.group(1).replace(",", "")) if size else None,
             max_concurrency=float(concurrency.group(1)) if concurrency else None,
         )
+
+
+#: Option of a sweep -> vLLM's flag; one that is on or off has a second form, with ``--no-``.
+_SWEPT = {
+    "max_num_seqs": "max-num-seqs",
+    "max_num_batched_tokens": "max-num-batched-tokens",
+    "chunked_prefill": "enable-chunked-prefill",
+    "prefix_caching": "enable-prefix-caching",
+    "kv_cache_dtype": "kv-cache-dtype",
+    "gpu_memory_utilization": "gpu-memory-utilization",
+    "speculative": "speculative-config",
+    "tensor_parallel_size": "tensor-parallel-size",
+    "enforce_eager": "enforce-eager",
+}
+
+
+def option_words(given: Mapping[str, Any]) -> list[str]:
+    """The arguments that set options of a sweep, as vLLM 0.32 takes them."""
+    words: list[str] = []
+    for name, value in given.items():
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{_SWEPT[name]}")
+        else:
+            words += [
+                f"--{_SWEPT[name]}",
+                json.dumps(value) if name == "speculative" else str(value),
+            ]
+    return words
 
 
 def check_args(args: tuple[str, ...]) -> None:
