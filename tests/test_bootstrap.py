@@ -128,3 +128,8 @@ def test_the_interval_holds_the_true_mean_about_as_often_as_it_says() -> None:
 def test_draws_that_are_none_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="resamples at confidence"):
         Draws(**given)  # type: ignore[arg-type]
+
+
+def test_a_repeat_of_next_to_no_time_leaves_the_limits_numbers() -> None:
+    found = ratio([(1.0, 1e-310), (1.0, 0.02), (1.0, 0.1)], Draws(200))
+    assert found.high is not None and math.isfinite(found.high)

@@ -53,6 +53,7 @@ def test_plan_writes_nothing(workbench: Call, project: Path) -> None:
     done = workbench("plan", "recipe.yaml")
     assert done.returncode == 0
     assert "quantize:good" in done.stdout and "not done yet" in done.stdout
+    assert "what the gated suites can show" in done.stdout and "assumed" in done.stdout
     assert not (project / "results" / "smoke").exists()
 
 

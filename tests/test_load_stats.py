@@ -97,10 +97,19 @@ def test_rates_over_repeats_are_sums_over_sums() -> None:
 def test_what_is_drawn_again_is_said() -> None:
     two = figures(repeat(A, B), repeat(A, B))
     assert (two.resampled, two.repeats, two.resamples, two.confidence) == ("request", 2, 40, 0.95)
-    assert two.ttft_ms.p50.low == 200  # a draw of A alone is among forty
+    assert two.ttft_ms.mean.low == 200  # a draw of A alone is among forty
+    # Of four requests no order statistics hold the median surely enough; of eight they do, and of
+    # the p95 they do not.
+    assert two.ttft_ms.p50.low is None
+    four = figures(repeat(A, B, A, B), repeat(A, B, A, B))
+    assert (four.ttft_ms.p50.low, four.ttft_ms.p50.high) == pytest.approx((200, 400))
+    assert four.ttft_ms.p95.value is not None and four.ttft_ms.p95.high is None
+    # A request gives several gaps, which are not independent: whole requests are drawn.
+    assert two.itl_ms.p50.low == pytest.approx(100)
     # One value a repeat, and two of them say nothing about how repeats vary.
     assert two.requests_per_s.low is two.output_tokens_per_s.high is None
-    assert two.completion_rate.low == 1
+    # Four of four completed: Clopper and Pearson's limit, not a width of nothing.
+    assert two.completion_rate.low == pytest.approx(0.025**0.25)
     three = figures(*[repeat(A, B)] * 3)
     assert three.resampled == "repeat"
     assert (three.ttft_ms.p50.low, three.ttft_ms.p50.high) == pytest.approx((300, 300))
@@ -147,6 +156,8 @@ def test_each_repeat_stands_for_itself() -> None:
     found = figures(repeat(A, B), repeat(B), repeat({**gone, "sent": None})).by_repeat
     assert found["ttft_ms_p50"] == (pytest.approx(300), pytest.approx(400), None)
     assert found["tpot_ms_p50"] == (pytest.approx(125), pytest.approx(100), None)
+    assert found["ttft_ms_p95"] == (pytest.approx(390), pytest.approx(400), None)
+    assert found["tpot_ms_p95"] == (pytest.approx(147.5), pytest.approx(100), None)
     assert found["output_tokens_per_s"] == (pytest.approx(7 / 2), pytest.approx(4), None)
 
 

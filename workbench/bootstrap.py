@@ -139,7 +139,10 @@ def ratio(parts: Sequence[tuple[float, float]], draws: Draws) -> Estimate:
 
     def figures(times: Counts) -> list[float] | None:
         divisor = float((below * times).sum())
-        return [float((above * times).sum()) / divisor] if divisor > 0 else None
+        if not divisor > 0:
+            return None
+        found = float((above * times).sum()) / divisor
+        return [found] if math.isfinite(found) else None  # next to no time is no rate
 
     (value,) = figures(np.ones(len(parts), dtype=np.int64)) or [math.nan]
     if len(parts) < 2:

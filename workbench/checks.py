@@ -15,6 +15,7 @@ add up to a verdict is `workbench.gate`'s matter.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from workbench import noise, stats
@@ -26,6 +27,8 @@ from workbench.evidence import (
     VariantEvidence,
     pair,
 )
+from workbench.margin_test import beyond_margin
+from workbench.quality_figures import bootstrap, quality_figures
 from workbench.records import Check, CheckStatus
 from workbench.spec import QualityCheck
 
@@ -67,9 +70,8 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         return answer(paired.status, paired.sentence)
     before, after = paired.scores
     n = len(before)
-    loss = stats.paired_interval(before, after, check.confidence)
-    changed = stats.churn(before, after, *paired.outputs)
-    variance = stats.pair_variance([b - a for b, a in zip(before, after, strict=True)])
+    figures = quality_figures(paired, check.confidence)
+    loss, variance, changed = figures.loss, figures.variance, figures.changed
     worse, different = stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)
     baseline, score = (sum(scores) / n for scores in paired.raw_scores)
     floor = noise.floor(evidence, check.suite, evidence.reference(variant))
@@ -84,8 +86,13 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "churn": changed.as_dict(),
         "mcnemar_p_worse": worse,
         "mcnemar_p_different": different,
+        "test": asdict(figures.test),
+        "p_beyond_margin": beyond_margin(before, after, check.margin, figures.clusters),
+        "recovery": figures.recovery.as_dict(),
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
+    if figures.graded:
+        details["bootstrap"] = bootstrap(paired, figures).as_dict()
     has = samples_of(variant, check.suite)
     if has and has > n:
         details["suite_samples"] = has

@@ -110,15 +110,17 @@ def _warn(console: Console, findings: Iterable[Finding]) -> None:
 
 @app.command()
 def plan(recipe: RecipePath, run: RunOption = "", results: ResultsOption = None) -> None:
-    """Show the steps: ids, what is cached and why, estimated time and memory."""
+    """Show the steps: ids, what is cached and why, time and memory; what each suite can show."""
     from workbench.context import new_run
-    from workbench.display import plan_table
+    from workbench.display import plan_table, power_table
     from workbench.validate import validate as check
 
     console = _console()
     context = new_run(recipe, run, results)
     _warn(console, check(context))
     console.print(plan_table(context.plan()))
+    if found := context.power():
+        console.print(power_table(found))
 
 
 @app.command()

@@ -17,17 +17,18 @@ from workbench.base import BASELINE
 from workbench.calibration_spec import HubSource
 from workbench.checkpoint import inspect
 from workbench.digest import content_id, sha256_file
-from workbench.errors import CheckpointError, RecipeError, SuiteError
+from workbench.errors import CheckpointError, RecipeError, StoreError, SuiteError
 from workbench.evaluate import check_judge
 from workbench.events import Events
 from workbench.hardware import detect
-from workbench.lmeval_tasks import folder_digest, include_folder
+from workbench.lmeval_tasks import folder_digest, include_folder, most_documents
 from workbench.plan import Facts, StepSpec, build, step_specs, variant_lane
+from workbench.power import Power, power
 from workbench.quantizers import quantizer
 from workbench.questions import answer_tokens
 from workbench.recipe import Loaded, find_project, load_lock, load_recipe, spot
-from workbench.records import Environment, Plan
-from workbench.store import Results, Run
+from workbench.records import Environment, Gate, Plan
+from workbench.store import Results, Run, read_record
 from workbench.suite_spec import CADENCES, Cadence
 from workbench.suites import Suite, find_suite, load_suite
 from workbench.tokenizer import Tokenizer
@@ -245,6 +246,14 @@ class Context:
     def plan(self) -> Plan:
         """Steps, what is cached and why."""
         return build(self.loaded, self.facts, self.run)
+
+    def power(self) -> list[Power]:
+        """What each gated suite can show, by the spread of the run's last verdict if it has one."""
+        try:
+            earlier = read_record(self.run.gate, Gate)
+        except StoreError:
+            earlier = None
+        return power(self.loaded, self.facts, earlier, most_documents(self.loaded))
 
     def environments(self) -> list[str]:
         """Names of the isolated environments the recipe needs on this machine."""

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from rich.text import Text
 
 from workbench.errors import StoreError
 from workbench.events import EventReader
+from workbench.power import Power
 from workbench.records import Gate, Manifest, Plan, VariantVerdict
 from workbench.store import Run, read_record
 from workbench.words import plain
@@ -127,6 +128,28 @@ def plan_table(plan: Plan) -> Table:
         )
     table.caption = (
         f"estimated {duration(total)}: a rule of thumb, not a promise" if total else None
+    )
+    return table
+
+
+def power_table(found: Sequence[Power]) -> Table:
+    """What each gated suite can show, and the samples it takes; one line a suite."""
+    table = Table(title="what the gated suites can show", title_justify="left", expand=False)
+    for column in ("suite", "samples", "margin", "answers that change", "detectable", "needed"):
+        table.add_column(column, justify="left" if column == "suite" else "right")
+    for one in found:
+        short = one.n is not None and (one.needed is None or one.n < one.needed)
+        table.add_row(
+            Text(one.suite),
+            "?" if one.n is None else f"{one.n}",
+            f"{100 * one.margin:.1f}",
+            Text(f"{100 * one.variance:.1f} % ({one.source})"),
+            "?" if one.detectable is None else f"{100 * one.detectable:.1f}",
+            Text(f"{one.needed}" if one.needed else "over a million", "yellow" if short else ""),
+        )
+    table.caption = (
+        "points of the mean score; detectable: a true loss that far from the margin is settled 4 "
+        "times in 5; needed: samples with which an undamaged variant passes 4 times in 5"
     )
     return table
 

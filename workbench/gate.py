@@ -5,7 +5,8 @@ otherwise; critical and supporting checks are gated, advisory ones are shown. No
 GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
 is not enough for a GO by itself; nor is anything while a step of the variant is still to do.
 Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
-GOs: it can only be lower than that of a single check.
+GOs: it can only be lower than that of a single check. A FAIL is the other way round, one of many is
+enough, so each has its p adjusted beside it (`workbench.holm`).
 
 The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
 here reads a clock or a disk: the same records and policy give the same bytes.
@@ -22,6 +23,7 @@ from workbench import noise, sensitivity
 from workbench.base import BASELINE
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
+from workbench.holm import adjusted
 from workbench.records import FAKE, Check, Gate, VariantVerdict, Verdict
 from workbench.spec import Policy
 
@@ -56,7 +58,7 @@ def decide(policy: Policy, evidence: Evidence, *, policy_digest: str, id_: str) 
         policy=policy.name,
         policy_digest=policy_digest,
         inputs=_inputs(evidence),
-        variants=tuple(_judge(policy, evidence, v) for v in evidence.variants),
+        variants=adjusted([_judge(policy, evidence, v) for v in evidence.variants]),
         noise_floor=noise.floors(evidence, evidence.baseline),
         reference_noise={r.variant: noise.floors(evidence, r) for r in evidence.references},
         sensitivity=spreads,

@@ -33,7 +33,7 @@ class Targets(Spec):
 
 
 class Figure(Record):
-    """One number with its bootstrap interval."""
+    """One number with its interval."""
 
     value: float | None = Field(description="None: there was nothing to make it of")
     low: float | None = None
@@ -132,7 +132,7 @@ class LoadSummary(Record):
         description="figure -> its value in each repeat, in their order"
     )
     saturation: Saturation
-    resampled: Literal["repeat", "request"] = Field(description="unit of the bootstrap")
+    resampled: Literal["repeat", "request"] = Field(description="unit of the intervals")
     resamples: int
     confidence: float
     seed: int

@@ -10,7 +10,9 @@
 Only completed requests give a latency, a token or a request to a rate; every figure says how many
 requests gave it and why the others gave none. An answer that stopped at its limit though it might
 have gone on is truncated, not completed. Percentiles are over the values of all repeats together
-(linear interpolation). Intervals: `workbench.bootstrap`, which also says what is drawn again.
+(linear interpolation). Intervals: `workbench.bootstrap`, which also says what is drawn again; of
+fewer than three repeats a percentile of one value a request and a share of requests have those of
+`workbench.exact_intervals` instead, and a p99 of too few requests none.
 
 Goodput counts requests completed within every target; quality goodput those of them whose answer is
 right as well. What cannot be shown to be in time (all tokens at once, so that no gap is known)
@@ -34,6 +36,7 @@ from workbench.bootstrap import (
     percentile,
     ratio,
 )
+from workbench.exact_intervals import quantile_interval, share_interval
 from workbench.load_records import (
     Figure,
     Good,
@@ -130,8 +133,11 @@ def summarize(
         return _figure(found if unit == "repeat" else Estimate(found.value))
 
     def share(counts: Callable[[_Pair], bool]) -> Figure:
-        groups = paired if unit == "repeat" else [[pair] for pair in pairs]
-        parts = [(float(sum(map(counts, group))), float(len(group))) for group in groups]
+        if unit == "request":
+            count = sum(map(counts, pairs))
+            limits = share_interval(count, len(pairs), draws.confidence)
+            return _figure(Estimate(count / len(pairs), *limits))
+        parts = [(float(sum(map(counts, group))), float(len(group))) for group in paired]
         return _figure(ratio(parts, draws))
 
     def good(missed: Callable[[_Pair], list[str]]) -> Good:
@@ -293,7 +299,13 @@ def _spread(
                 of_requests.append(found)
         gave += len(of_requests)
         units += [[v for one in of_requests for v in one]] if unit == "repeat" else of_requests
-    mean, p50, p90, p95, p99, most = map(_figure, estimates(units, _PERCENTILES, draws))
+    figures = estimates(units, _PERCENTILES, draws)
+    if unit == "request" and all(len(one) == 1 for one in units):
+        each = [one[0] for one in units]
+        for place, q in enumerate(_PERCENTILES[:-1], 1):
+            limits = quantile_interval(each, q, draws.confidence) or (None, None)
+            figures[place] = Estimate(figures[place].value, *limits)
+    mean, p50, p90, p95, p99, most = map(_figure, figures)
     return Spread(
         n=sum(map(len, units)),
         requests=gave,
@@ -310,20 +322,22 @@ def _spread(
 def _by_repeat(
     paired: Sequence[_Pairs], seconds: Sequence[float]
 ) -> dict[str, tuple[float | None, ...]]:
-    """What tells whether repeats agree, see `workbench.quiet`."""
+    """What a policy may check, repeat by repeat: see `repeat_interval` and `workbench.quiet`."""
 
-    def median(
-        values: Callable[[Outcome], requests.Values], pairs: Sequence[_Pair]
+    def at(
+        q: float, values: Callable[[Outcome], requests.Values], pairs: Sequence[_Pair]
     ) -> float | None:
         found = [values(pair.outcome) for pair in pairs if pair.done]
-        return percentile([v for one in found if not isinstance(one, str) for v in one], 50)
+        return percentile([v for one in found if not isinstance(one, str) for v in one], q)
 
     def speed(pairs: _Pairs, took: float) -> float | None:
         return sum(pair.tokens for pair in pairs if pair.done) / took if took > 0 else None
 
     return {
-        "ttft_ms_p50": tuple(median(requests.ttft, pairs) for pairs in paired),
-        "tpot_ms_p50": tuple(median(requests.tpot, pairs) for pairs in paired),
+        "ttft_ms_p50": tuple(at(50, requests.ttft, pairs) for pairs in paired),
+        "ttft_ms_p95": tuple(at(95, requests.ttft, pairs) for pairs in paired),
+        "tpot_ms_p50": tuple(at(50, requests.tpot, pairs) for pairs in paired),
+        "tpot_ms_p95": tuple(at(95, requests.tpot, pairs) for pairs in paired),
         "output_tokens_per_s": tuple(map(speed, paired, seconds)),
     }
 

@@ -56,7 +56,7 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
     arrivals             ``closed``, ``poisson``, ``constant``, ``burst`` or ``trace``
     concurrency, rate    of a closed loop; requests/s of ``poisson`` and ``constant``
     figure               such as ``ttft_ms_p50`` (ms), ``output_tokens_per_s``, ``good_share``
-    value, low, high     the figure with its bootstrap interval; missing where there is none
+    value, low, high     the figure with its 95 % interval; missing where there is none
     requests, completed  of all repeats; latencies are of completed ones only
     repeats              how often the load was measured
     saturation           ``stable``, ``growing``, ``refusing``, ``unknown`` or ``closed loop``

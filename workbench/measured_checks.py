@@ -1,7 +1,9 @@
 """The checks of what was measured on a server or a disk, as `workbench.checks` has the rest. Pure.
 
-performance  a ratio to the baseline, or an absolute target, of one figure of the profile; the
-figures have no interval here, and the sentence says how many runs and requests
+performance  a ratio to the baseline, or an absolute target, of one figure of the profile; measured
+three times or more it has an interval (`workbench.repeat_interval`), and where the limit lies
+within it neither PASS nor FAIL is shown: INCONCLUSIVE. With fewer repeats nothing says how they
+vary, so the figure itself decides, and the sentence says that it was a single run
 size         bytes of weights against the unquantized checkpoint's, or peak memory
 """
 
@@ -21,6 +23,7 @@ from workbench.evidence import (
 from workbench.load_records import LoadSummary
 from workbench.quiet import believed
 from workbench.records import Check, CheckStatus, LoadPoint, Profile
+from workbench.repeat_interval import repeat_interval
 from workbench.spec import PerformanceCheck, SizeCheck
 
 #: Fewer completed requests than this say nothing about a median, let alone a p95.
@@ -88,16 +91,36 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     what = f"{value:.3g} times {reference_name(variant)}'s" if relative else f"{value:.4g}"
     bound = "at most" if lower_is_better else "at least"
     loads = [load for side in sides for load in _loads(side, check)]
-    status, noise = believed("PASS" if good else "FAIL", *(load.quiet for load in loads))
+    claim: CheckStatus = "PASS" if good else "FAIL"
+    values: dict[str, Any] = {"value": value, "n": count}
+    said = ""
+    if limits := _limits(value, check, [_loads(side, check) for side in sides]):
+        values["low"], values["high"] = limits
+        said = f"; by its repeats {limits[0]:.3g} to {limits[1]:.3g}, each with 95 % confidence"
+        # As of a loss: an upper limit on the margin is within it, a lower one is not beyond it.
+        if limits[0] <= limit < limits[1] if lower_is_better else limits[0] < limit <= limits[1]:
+            claim = "INCONCLUSIVE"
+            said += ", so the limit is neither kept nor broken: more repeats would settle it"
+    status, noise = believed(claim, *(load.quiet for load in loads))
     runs = min((load.repeats for load in loads), default=1)
     of = "a single run" if runs == 1 else f"{runs} runs with a total"
     return answer(
         status,
         f"{what}, where {bound} {limit:.4g} is accepted ({of} of {count} requests)"
+        + said
         + (f"; {noise}" if noise else ""),
-        value=value,
-        n=count,
+        **values,
     )
+
+
+def _limits(
+    value: float, check: PerformanceCheck, loads: list[list[LoadSummary]]
+) -> tuple[float, float] | None:
+    """The interval over repeats; None where a side has too few, or an old record holds none."""
+    repeats = [side[0].by_repeat.get(check.metric, ()) for side in loads if len(side) == 1]
+    if len(repeats) < len(loads):
+        return None
+    return repeat_interval(value, repeats[0], repeats[1] if len(repeats) > 1 else None)
 
 
 def _loads(side: VariantEvidence, check: PerformanceCheck) -> list[LoadSummary]:

@@ -22,10 +22,11 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from workbench import __version__, noise, plots, stats
+from workbench import __version__, noise, plots
 from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
+from workbench.quality_figures import quality_figures
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
 from workbench.report import divergence, loads, text
@@ -186,10 +187,8 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
                 "flags": _flags(evidence.reference(variant), variant, suite),
             }
             if isinstance(paired, Paired):
-                before, after = paired.scores
-                confidence = check.details["confidence"] if check else 0.95
-                changed = stats.churn(before, after, *paired.outputs)
-                loss = stats.paired_interval(before, after, confidence)
+                figures = quality_figures(paired, check.details["confidence"] if check else 0.95)
+                changed, loss = figures.changed, figures.loss
                 floor = _noise(gate, variant).get(suite)
                 baseline, score = (sum(scores) / changed.n for scores in paired.raw_scores)
                 has = samples_of(variant, suite)
@@ -202,7 +201,8 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
                     "score": score,
                     "loss": loss,
                     "churn": changed,
-                    "p": stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)[1],
+                    "p": figures.test.different,
+                    "recovery": figures.recovery,
                     "noise": floor,
                     "inside": noise.inside(floor, loss.estimate, changed.share),
                 }

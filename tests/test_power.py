@@ -1,0 +1,83 @@
+"""What a suite can show is said before anything is asked, and it is true."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from builders import demo, evidence, rows, table, variant
+from rich.console import Console
+from test_gate import policy, quality
+from test_reach import FACTS, loaded
+
+from workbench import stats
+from workbench.display import power_table
+from workbench.gate import decide
+from workbench.power import ASSUMED, power
+from workbench.reach import fewest
+from workbench.spec import Policy
+
+
+def test_before_anything_is_known_the_spread_is_assumed_and_said_to_be() -> None:
+    (found,) = power(loaded(policy(quality(margin=0.05))), FACTS, None, {})
+    assert (found.suite, found.n, found.variance, found.source) == ("suite", 88, 0.1, "assumed")
+    # 8.8 changed answers and the gate's two pseudo-pairs, of 90.
+    assert found.detectable == pytest.approx(stats.detectable_loss(88, 10.8 / 90))
+    assert found.needed is not None
+    padded = (found.needed * ASSUMED + 2) / (found.needed + 2)
+    assert found.needed == pytest.approx(stats.items_needed(0.0, padded, 0.05), abs=1)
+    (capped,) = power(loaded(policy(quality(margin=0.05)), limit=20), FACTS, None, {})
+    assert capped.n == 20 and capped.detectable is not None
+    assert capped.detectable > found.detectable
+
+
+def test_so_many_samples_pass_an_undamaged_variant_four_times_in_five() -> None:
+    dice = np.random.default_rng(9)
+    for margin in (0.03, 0.1):
+        (found,) = power(loaded(policy(quality(margin=margin))), FACTS, None, {})
+        assert found.needed is not None
+        half = ASSUMED / 2
+        draws = dice.multinomial(found.needed, [half, half, 1 - ASSUMED], 800)
+        passed = [
+            stats.binary_interval(int(b), int(c), found.needed).high <= margin for b, c, _ in draws
+        ]
+        assert 0.74 < np.mean(passed) < 0.87
+
+
+def test_nothing_is_promised_that_equal_answers_could_not_show() -> None:
+    checks = policy(quality(margin=0.3), quality(suite="task", margin=0.1, min_n=500))
+    found = power(loaded(checks), FACTS, None, {"task": 5})
+    assert found[0].needed == max(30, fewest(0.3, 0.95))
+    assert found[1].needed == 500
+    assert found[1].n == 5 and found[1].detectable is not None
+    assert found[1].detectable >= stats.binary_interval(0, 0, 5).high
+
+
+def test_an_earlier_verdict_says_how_much_answers_vary() -> None:
+    checks = policy(quality(suite="sentiment", margin=0.1))
+    gate = decide(checks, demo(), policy_digest="p", id_="g")
+    (found,) = power(loaded(checks), FACTS, gate, {})
+    # Of the two that did not fail, gptq's 6 lost and 2 gained of 80 vary most; broken has failed.
+    assert found.variance == pytest.approx(8 / 80, abs=0.003)
+    assert found.detectable == pytest.approx(
+        stats.detectable_loss(80, stats.pair_variance([1.0] * 6 + [-1.0] * 2 + [0.0] * 72))
+    )
+    assert found.source == "gptq, last verdict"
+    assert found.n == 80  # the recipe's suites do not have it, the records do
+    failed = evidence(
+        {"sentiment": [1.0] * 80},
+        variant("bad", {"sentiment": rows(table(20, 60, 0, 0)[1], suite="sentiment")}),
+    )
+    gate = decide(checks, failed, policy_digest="p", id_="g")
+    assert power(loaded(checks), FACTS, gate, {})[0].source == "bad, last verdict"
+
+
+def test_only_what_is_gated_is_shown_and_an_unknown_size_is_not_made_up() -> None:
+    checks: Policy = policy(quality(tier="advisory"), quality(suite="gsm8k", margin=0.02))
+    (found,) = power(loaded(checks), FACTS, None, {})
+    assert (found.suite, found.n, found.detectable) == ("gsm8k", None, None)
+    out = io.StringIO()
+    Console(file=out, width=110).print(power_table([found]))
+    assert "gsm8k" in out.getvalue() and "?" in out.getvalue()
+    assert "10.0 % (assumed)" in out.getvalue() and str(found.needed) in out.getvalue()

@@ -1,0 +1,114 @@
+"""What a suite can show before it is asked: the damage it tells apart, the samples it takes. Pure.
+
+Both follow from how much one sample's difference varies. Of right/wrong answers that is, without
+any loss, the share of answers that turn right or wrong. It is taken from the run's last verdict
+where there is one, else assumed and said to be: 10 %, which 4-bit weights of small models reach.
+`workbench.reach` says what not even a perfect copy could pass; this says what a usual one could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workbench import stats
+from workbench.plan import Facts
+from workbench.reach import bound, fewest
+from workbench.recipe import Loaded
+from workbench.records import Check, Gate
+from workbench.spec import QualityCheck
+
+#: Share of answers that turn right or wrong where no verdict says it.
+ASSUMED = 0.10
+
+
+@dataclass(frozen=True)
+class Power:
+    """A gated suite before it is asked.
+
+    Attributes:
+        suite: its name.
+        n: samples that will be asked of it; None: only lm-eval knows.
+        margin: accepted loss.
+        variance: of one sample's difference.
+        source: where the variance is from.
+        detectable: how far from the margin a true loss must be to be settled, a PASS or a FAIL,
+            four times in five; an undamaged variant passes so often where this is the margin.
+        needed: samples with which an undamaged variant passes four times in five; None: too many.
+    """
+
+    suite: str
+    n: int | None
+    margin: float
+    variance: float
+    source: str
+    detectable: float | None
+    needed: int | None
+
+
+def power(
+    loaded: Loaded, facts: Facts, earlier: Gate | None, most: Mapping[str, int]
+) -> list[Power]:
+    """One entry for each gated quality check of the policy.
+
+    Args:
+        loaded: recipe and policy.
+        facts: sizes of the suites.
+        earlier: the run's last verdict; its suites may have been others, its spread is a guide.
+        most: task of lm-eval -> the most documents its limit lets it ask, where that is known.
+    """
+    limit, found = loaded.recipe.evaluate.limit, []
+    for check in loaded.policy.quality:
+        if check.tier == "advisory" or check.suite in facts.left_out:
+            continue
+        variance, source, n = _earlier(check.suite, earlier) or (ASSUMED, "assumed", None)
+        if check.suite in facts.suite_sizes:
+            size = facts.suite_sizes[check.suite][0]
+            n = min(size, limit or size)
+        n = most.get(check.suite, n)
+        apart = None
+        if n is not None:
+            # What not even equal answers can show, a usual variant cannot either.
+            loss = stats.detectable_loss(n, _padded(variance, n), check.confidence)
+            apart = max(bound(n, check.confidence), loss)
+        needed = _needed(check, variance)
+        found.append(Power(check.suite, n, check.margin, variance, source, apart, needed))
+    return found
+
+
+def _needed(check: QualityCheck, variance: float) -> int | None:
+    n = 1
+    for _ in range(20):  # more samples have less of the pseudo-pairs: it settles within a few
+        found = stats.items_needed(0.0, _padded(variance, n), check.margin, check.confidence)
+        if found is None:
+            return None
+        before, n = n, found
+    # Rounded up each time, it may go on between two neighbours.
+    return max(n, before, check.min_n, fewest(check.margin, check.confidence))
+
+
+def _padded(variance: float, n: int) -> float:
+    """As the gate counts it: with two pseudo-pairs, one lost and one gained."""
+    return (variance * n + 2) / (n + 2)
+
+
+def _earlier(suite: str, gate: Gate | None) -> tuple[float, str, int] | None:
+    """Variance, whose it is, and samples: the largest of what did not fail, else of what did."""
+    found = [
+        (check.status != "FAIL", _variance(check, check.n), verdict.variant, check.n)
+        for verdict in (gate.variants if gate else ())
+        for check in verdict.checks
+        if check.kind == "quality" and check.details.get("suite") == suite
+        if check.n and "detectable_loss" in check.details
+    ]
+    if not found:
+        return None
+    sound = any(passed for passed, *_ in found)
+    variance, variant, n = max(one[1:] for one in found if one[0] == sound)
+    return variance, f"{variant}, last verdict", n
+
+
+def _variance(check: Check, n: int) -> float:
+    unit = stats.detectable_loss(n, 1.0, check.details["confidence"])
+    padded = float((check.details["detectable_loss"] / unit) ** 2)
+    return max(0.0, (padded * (n + 2) - 2) / n)
