@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.digest import content_id
 from workbench.errors import DiskFull, StoreError
 from workbench.records import SampleRow
-from workbench.rows import IDENTITY, RowFile, clean_text, keep_rows, read_rows, write_rows
+from workbench.rows import (
+    IDENTITY,
+    RowFile,
+    clean_text,
+    keep_rows,
+    read_rows,
+    rows_digest,
+    write_rows,
+)
 
 
 def row(id_: str, **changes: Any) -> SampleRow:
@@ -194,3 +203,119 @@ def test_clean_text_keeps_what_utf8_can_hold(text: str) -> None:
 def test_clean_text_replaces_halves() -> None:
     assert clean_text("a\ud800b") == "a\ufffdb"
     assert clean_text(json.loads('"\\ud83d\\ude00"')) == "😀"
+
+
+# ------------------------------------------------- fast ways that must be the plain ones
+
+
+def plain_digest(rows: list[SampleRow]) -> str:
+    """As it is defined, with the whole list in memory."""
+    return content_id(
+        [
+            [
+                *(r.id, r.repeat, *(getattr(r, name) for name in IDENTITY), r.tokens_digest),
+                *(r.output, r.score, r.error is None, list(r.flags)),
+            ]
+            for r in rows
+        ]
+    )
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()))  # half characters included
+TINY = st.floats(0, 1e-3)
+ODD = [-0.0, 1e-4, 1e-5, 3.2e-7, 9e-9, 5e-324, 1.5, 1e16]
+
+
+@given(
+    st.lists(
+        st.builds(
+            row,
+            st.text(),
+            repeat=st.integers(0, 2**70),
+            output=ANY_TEXT,
+            score=st.none() | st.floats(0, 1) | TINY | st.sampled_from(ODD),
+            tokens_digest=st.none() | st.text(),
+            cluster=st.none() | ANY_TEXT,
+            error=st.none() | st.text(),
+            flags=st.lists(st.sampled_from(["empty", "refused"])),
+        ),
+        max_size=4,
+    )
+)
+def test_the_digest_of_rows_is_the_content_id_of_a_list_of_them(rows: list[SampleRow]) -> None:
+    assert rows_digest(rows) == plain_digest(rows)
+    assert rows_digest(iter(rows)) == plain_digest(rows)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_what_has_no_canonical_form_has_no_digest(score: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        rows_digest([row("a"), row("b", score=score)])
+
+
+def plainly(line: str) -> SampleRow | None:
+    """A line as Python's own parser and the model read it; None where they do not."""
+
+    def no_constant(word: str) -> None:
+        raise ValueError(word)
+
+    try:
+        return SampleRow.model_validate(json.loads(line, parse_constant=no_constant))
+    except (ValueError, RecursionError):
+        return None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(2**62, 2**200) | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from([*SampleRow.model_fields, "other"])
+
+
+@given(FIELDS, JSON, st.booleans())
+def test_a_line_is_read_as_the_plain_way_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, field: str, value: Any, raw: bool
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    line = json.dumps(row("a").model_dump(mode="json") | {field: value}, ensure_ascii=not raw)
+    path.write_bytes(line.encode("utf-8", "surrogatepass") + b"\n")
+    try:
+        (found,) = read_rows(path)
+    except StoreError:
+        found = None
+    wanted = plainly(line)
+    assert found == wanted
+    # 1 and 1.0 are equal, and no digest would be.
+    assert found is None or wanted is None or repr(found) == repr(wanted)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e999", "-0.0", "-0", "1E2", '"1"', "0.1e-400", "1" * 400, "[" * 500 + "]" * 500, "01", "1."],
+)
+def test_odd_numbers_are_read_as_the_plain_way_reads_them(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    for field in ("score", "prompt_tokens", "grade"):
+        value = f'{{"x": {text}}}' if field == "grade" else text
+        line = json.dumps(row("a").model_dump(mode="json") | {field: "@"}).replace('"@"', value)
+        path.write_text(f"{line}\n")
+        try:
+            (found,) = read_rows(path)
+        except StoreError:
+            found = None
+        wanted = plainly(line)
+        assert repr(found) == repr(wanted), field
+
+
+def test_rows_that_share_the_names_of_their_fields_stay_apart(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    less = {k: v for k, v in row("c").model_dump(mode="json").items() if k != "cluster"}
+    write_rows(path, [row("a"), row("b")])
+    path.write_bytes(path.read_bytes() + json.dumps(less).encode() + b"\n")
+    one, other, third = read_rows(path)
+    assert one.model_fields_set is other.model_fields_set
+    assert third.model_fields_set == less.keys() < other.model_fields_set
+    copied = third.model_copy(update={"cluster": "x"})
+    assert "cluster" in copied.model_fields_set and "cluster" not in third.model_fields_set
+    assert (one.id, other.id, third.cluster) == ("a", "b", None)

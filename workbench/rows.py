@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
+import math
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
+import orjson
 from pydantic import ValidationError
 
-from workbench.digest import content_id
+from workbench.digest import canonical_json
 from workbench.errors import StoreError
 from workbench.evaluation_records import NOT_JUDGED, NOT_SCORED
 from workbench.records import Evaluation, SampleRow
@@ -31,17 +35,31 @@ IDENTITY = (
 )
 
 
+_IDENTITY_OF = attrgetter("id", "repeat", *IDENTITY, "tokens_digest")
+
+
 def rows_digest(rows: Iterable[SampleRow]) -> str:
-    """Digest of what was asked, answered and scored, in sample order; timings are left out."""
-    return content_id(
-        [
-            [
-                *(r.id, r.repeat, *(getattr(r, name) for name in IDENTITY), r.tokens_digest),
-                *(r.output, r.score, r.error is None, list(r.flags)),
-            ]
-            for r in rows
-        ]
-    )
+    """Digest of what was asked, answered and scored, in sample order; timings are left out.
+
+    It is the `workbench.digest.content_id` of a list with one list a row, made row by row.
+    """
+    digest, between = hashlib.sha256(b"["), b""
+    for row in rows:
+        digest.update(between + _canonical(row))
+        between = b","
+    digest.update(b"]")
+    return digest.hexdigest()
+
+
+def _canonical(row: SampleRow) -> bytes:
+    score = row.score
+    said = [*_IDENTITY_OF(row), row.output, score, row.error is None, list(row.flags)]
+    # The same bytes, several times as fast, but for numbers with an exponent, NaN and half
+    # characters.
+    if score is None or score == 0 or 1e-4 <= score <= 1:
+        with contextlib.suppress(orjson.JSONEncodeError):
+            return orjson.dumps(said)
+    return canonical_json(said)
 
 
 def altered(folder: Path, record: Evaluation) -> dict[str, str]:
@@ -96,21 +114,27 @@ def read_rows(path: Path) -> tuple[SampleRow, ...]:
     """
     rows: list[SampleRow] = []
     lines: dict[str, int] = {}
+    fields: set[str] = set()
     for number, line in enumerate(_read(path, missing_ok=False), 1):
-        where = f"{path}:{number}"
         try:
             row = _parse(line)
         except ValueError as bad:
             raise StoreError(
-                f"a line is not a row: {bad}", where=where, fix="run the evaluation again"
+                f"a line is not a row: {bad}",
+                where=f"{path}:{number}",
+                fix="run the evaluation again",
             ) from None
-        if row.key in lines:
+        first = lines.setdefault(row.key, number)
+        if first != number:
             raise StoreError(
-                f"sample '{row.key}' has two rows, the first in line {lines[row.key]}",
-                where=where,
+                f"sample '{row.key}' has two rows, the first in line {first}",
+                where=f"{path}:{number}",
                 fix="run the evaluation again",
             )
-        lines[row.key] = number
+        # Two thirds of a row's memory are the names of its fields, which a file's rows share.
+        if row.model_fields_set == fields:
+            object.__setattr__(row, "__pydantic_fields_set__", fields)
+        fields = row.model_fields_set
         rows.append(row)
     return tuple(rows)
 
@@ -235,6 +259,13 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def _parse(line: bytes) -> SampleRow:
+    # Twice as fast. It takes NaN for a number and 400 digits for an infinite one, and its words for
+    # what is wrong are others.
+    if b"NaN" not in line and b"Infinity" not in line:
+        with contextlib.suppress(ValidationError):
+            row = SampleRow.model_validate_json(line)
+            if math.isfinite((row.score or 0.0) + row.started + row.seconds):
+                return row
     try:
         value: Any = json.loads(line, parse_constant=_no_constant)
     except RecursionError:
