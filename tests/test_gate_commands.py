@@ -247,9 +247,14 @@ def test_what_if_is_written_where_it_cannot_be_taken_for_the_verdict(
 
 
 def test_what_if_refuses_what_it_cannot_mean(results: Path, call: Call, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        "schema: workbench.policy/1\nname: p\nquality: [{suite: sentimnt, margin: 0.1}]\n"
+    )
     for arguments, words in (
         (("--what-if", "margn=0.1"), "did you mean 'margin'?"),
         (("--what-if", "confidence=95"), "0.95"),
+        (("--policy", other), "did you mean 'sentiment'?"),
         (("--policy", tmp_path / "nope.yaml"), "there is no file nope.yaml"),
     ):
         refused = call("gate", "smoke", "--results", results, *arguments)

@@ -121,13 +121,17 @@ def _what_if(context: Context, file: Path | None, changes: list[str], output: Pa
     """Print what the verdict would be; nothing in the run's folder is written."""
     from workbench import collect
     from workbench.cli import _console
+    from workbench.policy_findings import refuse_unknown
     from workbench.recipe import load_spec
     from workbench.spec import Policy
     from workbench.what_if import changed
     from workbench.words import plain
 
     said = [f"policy {plain(file.name)}"] if file else []
-    policy = load_spec(file, Policy) if file else context.loaded.policy
+    policy = context.loaded.policy
+    if file:
+        policy = load_spec(file, Policy)
+        refuse_unknown(policy, context.loaded.recipe, file)
     policy, on, named = changed(policy, changes)
     if output is not None:
         collect.refuse_folder(context, output)
