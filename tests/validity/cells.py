@@ -69,4 +69,5 @@ QUICK = (
     Cell(_PLAIN, 100, margin=0.10, suites=3, damaged=1),
     Cell(Moving(), 50),
     Cell(Halves(), 100, margin=0.10),
+    Cell(_COPIES, 500, margin=0.10),
 )

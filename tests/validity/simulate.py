@@ -4,8 +4,9 @@
 
 In each cell of `validity.cells` a variant that loses exactly the margin, and one that loses
 nothing, are drawn again and again and put before `workbench.gate.decide`: all of it but the pairing
-of rows, in whose place the drawn pairs are handed over (`tests/test_validity.py` shows that rows
-give the same checks). The rules other tools use see the same pairs. The table goes to stdout and,
+of rows, in whose place the drawn pairs are handed over, and the bootstrap and permutation that are
+shown beside a loss and decide nothing (`tests/test_validity.py` shows that rows give the same
+checks). The rules other tools use see the same pairs. The table goes to stdout and,
 without --quick, between the marks of `notebooks/policies/VALIDITY.md`.
 """
 
@@ -33,8 +34,10 @@ from validity.cells import CELLS, QUICK, Cell  # noqa: E402
 from validity.rules import RULES  # noqa: E402
 from validity.worlds import Drawn  # noqa: E402
 
-from workbench import checks  # noqa: E402
+from workbench import checks, quality_figures  # noqa: E402
 from workbench.gate import decide  # noqa: E402
+from workbench.paired_bootstrap import Bootstrap  # noqa: E402
+from workbench.permutation import SignFlip  # noqa: E402
 from workbench.records import Check, VariantVerdict  # noqa: E402
 from workbench.spec import Policy, QualityCheck  # noqa: E402
 
@@ -44,8 +47,11 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 LEVEL = 0.05
 #: Share of intervals, each side for itself, that must hold the true loss.
 COVERAGE = 0.94
+#: What stands beside a loss and is not simulated.
+_SHOWN = Bootstrap(0.0, None, None, "not simulated")
+_FLIPPED = SignFlip(1.0, 1.0, "not simulated")
 #: Standard errors within which a share is not told from its target.
-_SURE = 2.0
+_SURE = 3.0
 
 
 def policy(suites: Sequence[str], margin: float) -> Policy:
@@ -69,7 +75,11 @@ def gatekeeper(suites: int, margin: float) -> Iterator[Any]:
         pairs.update(zip(names, drawn, strict=True))
         return decide(asked, records, policy_digest="", id_="validity").variants[0]
 
-    with mock.patch.object(checks, "pair", lambda _records, _variant, suite: pairs[suite]):
+    with (
+        mock.patch.object(checks, "pair", lambda _records, _variant, suite: pairs[suite]),
+        mock.patch.object(checks, "bootstrap", lambda *_: _SHOWN),
+        mock.patch.object(quality_figures, "sign_flip", lambda *_: _FLIPPED),
+    ):
         yield judge
 
 
@@ -217,8 +227,8 @@ def summary(outcomes: Sequence[Outcome], trials: int, seed: int) -> str:
     }
     return (
         f"{len(outcomes)} cells, {trials:,} variants at the margin and as many undamaged ones in "
-        f"each, seed {seed}. False GO above {100 * LEVEL:g} % by more than two standard errors in "
-        f"{missed['false GO']} of them, coverage below {100 * COVERAGE:g} % in "
+        f"each, seed {seed}. False GO above {100 * LEVEL:g} % by more than {_SURE:g} standard "
+        f"errors in {missed['false GO']} of them, coverage below {100 * COVERAGE:g} % in "
         f"{missed['coverage']}.\n"
     )
 
