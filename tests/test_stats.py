@@ -305,3 +305,17 @@ def test_bad_input_is_refused(call: object) -> None:
     assert callable(call)
     with pytest.raises(ValueError):
         call()
+
+
+@pytest.mark.parametrize(("lost", "gain", "n"), [(0.04, 0.02, 500), (0.1, 0.05, 1000)])
+def test_few_great_losses_among_small_gains_do_not_slip_through(
+    lost: float, gain: float, n: int
+) -> None:
+    """Every outcome weighed: `lost` of the answers lose all, every other one gains a little."""
+    truth = lost - gain * (1 - lost)
+    passed = sum(
+        binom.pmf(k, n, lost)
+        for k in range(int(n * lost * 2))
+        if graded_interval([1.0] * k + [-gain] * (n - k)).high < truth
+    )
+    assert 0.02 < passed <= 0.05

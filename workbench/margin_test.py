@@ -76,7 +76,14 @@ def _graded(differences: Sequence[float], margin: float) -> float:
         if error > 0:
             found.append(float(stdtr(n - 1, (margin - mean) / error)))
     error = math.sqrt(stats.pair_variance(differences) / (n + 1))
-    found.append(float(stdtr(n + 1, (margin - total / (n + 2)) / error)))
+    beyond = total / (n + 2) - margin
+    # The limit is mean - t error - skewed (1 + 2 t^2): at which t it is the margin.
+    skewed = max(0.0, -stats.pair_skew(differences)) / (6 * (n + 2))
+    if beyond <= skewed:
+        found.append(0.5)
+    else:
+        root = math.sqrt(error * error + 8 * skewed * (beyond - skewed))
+        found.append(float(stdtr(n + 1, -2 * (beyond - skewed) / (error + root))))
     return max(found)
 
 

@@ -17,8 +17,11 @@ discordant pairs, a hundredth with forty. `tests/test_stats.py` repeats the enum
 Graded scores (parts of an answer right) have no such theory. There the limit is the widest of:
 Student's t on the differences, the same after two pseudo-pairs at +1 and -1 are added (Bonett and
 Price's 2012 adjustment, carried from counts to scores: without it, equal scores would give zero
-width), and the exact binomial limit on the net loss. A bootstrap of few or rare differences is too
-narrow, and has zero width where nothing differed.
+width), this one wider by the correction of Johnson (1978, Modified t tests and confidence intervals
+for asymmetrical populations, JASA 73, 536-544) where the differences lean the dangerous way, and
+the exact binomial limit on the net loss. A bootstrap of few or rare differences is too narrow, and
+has zero width where nothing differed. The level is then kept but not to the last tenth: of many
+small gains and few great losses 5.7 % pass at the margin, and 7.7 % of 50 samples made for it.
 
 It does not decide anything: that is `workbench.gate`.
 """
@@ -241,6 +244,15 @@ def pair_variance(differences: Sequence[float]) -> float:
     return (math.fsum(d * d for d in differences) + 2) / n - mean * mean
 
 
+def pair_skew(differences: Sequence[float]) -> float:
+    """Third central moment over the variance, of the same pairs as `pair_variance` takes."""
+    n = len(differences) + 2
+    mean = math.fsum(differences) / n
+    third = math.fsum((d - mean) ** 3 for d in differences)
+    third += (1 - mean) ** 3 + (-1 - mean) ** 3
+    return third / n / pair_variance(differences)
+
+
 def _graded_upper(differences: Sequence[float], confidence: float) -> float:
     n = len(differences)
     total = math.fsum(differences)
@@ -252,7 +264,9 @@ def _graded_upper(differences: Sequence[float], confidence: float) -> float:
         limits.append(mean + _student(confidence, n - 1) * math.sqrt(spread / n))
     # Variance with divisor (n + 2) - 1 as Student's t wants it.
     padded = pair_variance(differences) * (n + 2) / (n + 1)
-    limits.append(total / (n + 2) + _student(confidence, n + 1) * math.sqrt(padded / (n + 2)))
+    t = _student(confidence, n + 1)
+    skewed = max(0.0, pair_skew(differences)) * (1 + 2 * t * t) / (6 * (n + 2))
+    limits.append(total / (n + 2) + t * math.sqrt(padded / (n + 2)) + skewed)
     return min(1.0, max(limits))
 
 
