@@ -187,7 +187,8 @@ def test_a_plan_counts_the_servers_and_says_who_is_left_out(project: Path) -> No
 
     def steps() -> dict[str, PlanStep]:
         loaded = new_run(project / "recipe.yaml").loaded
-        return {step.name: step for step in build(loaded, facts, context.run).steps}
+        plan = build(loaded, facts, context.run, context.today)
+        return {step.name: step for step in plan.steps}
 
     found = steps()
     # On a CPU the recipe's own is eager already: 8 and 16 are left of the six combinations.
