@@ -77,11 +77,12 @@ def test_records_say_which_version_made_them(workbench: Call, project: Path) -> 
     ] == [None, __version__]  # what runs the step says so, not what asked for it
 
 
-def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: Path) -> None:
+def _one_suite(project: Path, seconds: int) -> None:
+    """A recipe of one suite and one variant that takes so long to make."""
     edit_recipe(
         project,
         lambda r: r.update(
-            variants=[{"name": "good", "method": "fake", "seconds": 6}],
+            variants=[{"name": "good", "method": "fake", "seconds": seconds}],
             evaluate={"suites": ["sentiment"], "noise_floor": False},
             policy="policy.yaml",
             profile=None,
@@ -90,6 +91,10 @@ def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: P
     (project / "policy.yaml").write_text(
         "schema: workbench.policy/1\nname: one\nquality: [{suite: sentiment, margin: 0.1}]\n"
     )
+
+
+def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: Path) -> None:
+    _one_suite(project, seconds=6)
     command = [sys.executable, "-m", "workbench", "run", "recipe.yaml", "--run"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     both = [subprocess.Popen([*command, name], cwd=project, **pipes) for name in ("one", "two")]
@@ -108,18 +113,7 @@ def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: P
 def test_what_another_run_finishes_meanwhile_is_this_runs_too(
     workbench: Call, project: Path
 ) -> None:
-    edit_recipe(
-        project,
-        lambda r: r.update(
-            variants=[{"name": "good", "method": "fake", "seconds": 15}],
-            evaluate={"suites": ["sentiment"], "noise_floor": False},
-            policy="policy.yaml",
-            profile=None,
-        ),
-    )
-    (project / "policy.yaml").write_text(
-        "schema: workbench.policy/1\nname: one\nquality: [{suite: sentiment, margin: 0.1}]\n"
-    )
+    _one_suite(project, seconds=15)
     events = project / "results" / "slow" / "events.jsonl"
     slow = subprocess.Popen(
         [sys.executable, "-m", "workbench", "run", "recipe.yaml", "--run", "slow"],

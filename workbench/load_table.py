@@ -87,6 +87,19 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
     )
 
 
+def about_load(load: LoadSummary) -> dict[str, Any]:
+    """Which load it is, and how many of its requests were completed: columns of every table."""
+    return {
+        "workload": load.workload,
+        "load": said_arrivals(load),
+        "arrivals": load.arrivals["arrivals"],
+        "concurrency": load.arrivals.get("concurrency"),
+        "rate": load.arrivals.get("rate"),
+        "requests": load.requests,
+        "completed": load.completed,
+    }
+
+
 def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
     if side.profile is None:
         return
@@ -97,13 +110,7 @@ def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
             "method": side.method,
             "lane": serving.lane.name,
             "engine": serving.engine,
-            "workload": load.workload,
-            "load": said_arrivals(load),
-            "arrivals": load.arrivals["arrivals"],
-            "concurrency": load.arrivals.get("concurrency"),
-            "rate": load.arrivals.get("rate"),
-            "requests": load.requests,
-            "completed": load.completed,
+            **about_load(load),
             "repeats": load.repeats,
             "saturation": load.saturation.verdict,
             "not_quiet": "; ".join(load.quiet.reasons),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.context import Context, opened
 from workbench.load_records import LoadSummary
-from workbench.load_table import figures
-from workbench.report.loads import said_arrivals
+from workbench.load_table import about_load, figures
 from workbench.sweep_rows import SweepRow, sweep_rows
 from workbench.sweep_spec import OPTIONS
 
@@ -140,13 +139,7 @@ def _line(row: SweepRow) -> dict[str, Any]:
 def _figures(load: LoadSummary) -> dict[str, Any]:
     values = {name: figure.value for name, figure in figures(load)}
     return {
-        "workload": load.workload,
-        "load": said_arrivals(load),
-        "arrivals": load.arrivals["arrivals"],
-        "concurrency": load.arrivals.get("concurrency"),
-        "rate": load.arrivals.get("rate"),
-        "requests": load.requests,
-        "completed": load.completed,
+        **about_load(load),
         **{name: values.get(name) for name in _FIGURES},
         "not_quiet": "; ".join(load.quiet.reasons),
     }
