@@ -25,7 +25,7 @@ from workbench.digest import sha256_text
 from workbench.errors import RecipeError, ServingFailure
 from workbench.kv_cache import kv_bytes_per_token
 from workbench.records import Choice, Environment, Gpu, Hardware, Lane, Serving
-from workbench.servers import Canary, Endpoint, attach, last_words, serve
+from workbench.servers import Canary, Endpoint, _held_port, attach, last_words, serve
 from workbench.servers.endpoint import LEASE, judge
 from workbench.servers.engine import ENGINES, Launch, LogFacts, engine
 from workbench.servers.fake_app import Faults
@@ -203,6 +203,36 @@ def test_a_free_port_of_ones_own_is_used(tmp_path: Path) -> None:
     # And again at once: a port whose server just ended is free.
     with start(tmp_path, spec={"port": port}) as endpoint:
         assert ask(endpoint, "hello").text
+
+
+def test_a_port_is_held_from_its_choice_to_the_servers_end() -> None:
+    """An engine loads for a minute before it listens: nobody may be given its port meanwhile."""
+    with _held_port(None) as port:
+        given = []
+        for _ in range(60_000):
+            with socket.socket() as other:
+                other.bind(("127.0.0.1", 0))
+                given.append(other.getsockname()[1])
+        assert port not in given
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):  # what servers set
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, option, 1)
+                server.bind(("127.0.0.1", port))
+                server.listen()
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+def test_a_listener_that_shares_its_port_is_a_port_in_use() -> None:
+    """vLLM listens with SO_REUSEPORT: a second server would take half its requests."""
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ServingFailure, match=f"port {port} is in use"), _held_port(port):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -112,31 +112,31 @@ def serve(
         RecipeError: the engine cannot do what the spec asks.
     """
     kind = engine(engine_name)
-    port = _port(spec.port)
-    launch = Launch(
-        spec=spec,
-        checkpoint=checkpoint,
-        model_name=model_name,
-        dtype=dtype.value,
-        port=port,
-        python=environment.python if environment else "",
-        hardware=hardware,
-        kv_cache=kv_cache,
-        twin=twin_of is not None,
-        concurrency=concurrency,
-        tools=tools,
-        top_logprobs=top_logprobs,
-        options=options or ServingOptions(),
-    )
-    command = kind.command(launch)
-    key = secrets.token_urlsafe(32)
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / LOG
-    (folder / LEASE).unlink(missing_ok=True)
-    gpu = GpuWatch.open(len(hardware.gpus)) if hardware.gpus else None
-    env = {**os.environ, **command.env, **(extra_env or {}), kind.key_variable: key}
-    begun = time.monotonic()
     with contextlib.ExitStack() as stack:
+        port = stack.enter_context(_held_port(spec.port))
+        launch = Launch(
+            spec=spec,
+            checkpoint=checkpoint,
+            model_name=model_name,
+            dtype=dtype.value,
+            port=port,
+            python=environment.python if environment else "",
+            hardware=hardware,
+            kv_cache=kv_cache,
+            twin=twin_of is not None,
+            concurrency=concurrency,
+            tools=tools,
+            top_logprobs=top_logprobs,
+            options=options or ServingOptions(),
+        )
+        command = kind.command(launch)
+        key = secrets.token_urlsafe(32)
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / LOG
+        (folder / LEASE).unlink(missing_ok=True)
+        gpu = GpuWatch.open(len(hardware.gpus)) if hardware.gpus else None
+        env = {**os.environ, **command.env, **(extra_env or {}), kind.key_variable: key}
+        begun = time.monotonic()
         if gpu:
             stack.callback(gpu.close)
         process = Guarded.start(command.words, env=env, log=log)
@@ -287,17 +287,23 @@ def last_words(log: str) -> list[str]:
     return [*named[-_LAST_ERRORS:], *tail]
 
 
-def _port(wanted: int | None) -> int:
-    """A port that is free now: the wanted one, or one the kernel picks.
+@contextlib.contextmanager
+def _held_port(wanted: int | None) -> Iterator[int]:
+    """A port nobody else is given during the block: the wanted one, or one the kernel picks.
+
+    A socket stays bound to it and never listens. The kernel then hands the port to no program
+    that asks for any port, nor to a connection, while a server that names it can listen: servers
+    set SO_REUSEADDR or SO_REUSEPORT. A port only looked up and let go is another server's by the
+    time an engine has loaded, for another run on this machine does the same.
 
     Raises:
         ServingFailure: the wanted one is taken.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
         # A port whose last server just ended is free: servers set this option too.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((_HOST, wanted or 0))
+            holder.bind((_HOST, wanted or 0))
         except OSError as error:
             raise ServingFailure(
                 f"port {wanted} is in use ({error.strerror})",
@@ -305,8 +311,9 @@ def _port(wanted: int | None) -> int:
                 fix="stop the program that listens there, choose another serve.port, or leave it "
                 "out: then a free one is taken",
             ) from error
-        number: int = probe.getsockname()[1]
-        return number
+        # Not before the bind: a listener with this option would then pass for a free port.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        yield holder.getsockname()[1]
 
 
 __all__ = ["LOG", "Canary", "Endpoint", "attach", "serve"]
