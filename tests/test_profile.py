@@ -206,6 +206,25 @@ def test_the_highest_rate_is_searched_and_every_rate_is_kept(tmp_path: Path) -> 
     assert [at(load) for load in found.loads] == ["short 20.0", "short 40.0"]
 
 
+def test_a_rate_that_is_a_load_too_is_measured_once_and_counts_as_resumed_only_after_a_stop(
+    tmp_path: Path,
+) -> None:
+    given: dict[str, Any] = {
+        "concurrency": (),
+        "arrivals": (PoissonArrivals(rate=20),),
+        "highest_rate": {"low": 20, "high": 40, "most": 3},
+        "targets": {"ttft_ms": 15000},
+    }
+    first = profile(tmp_path, {"ttft_ms": 20}, **given)
+    assert len(first.highest["short"].probes) == 3
+    # 20, and of the search 40 twice: the probe of 20 is the load's own pass.
+    assert len([*(tmp_path / LOADS).glob("*.json")]) == 3
+    assert first.resumed == 0
+    kept = pass_file(tmp_path / LOADS, "short", PoissonArrivals(rate=40), 1)
+    kept.unlink()
+    assert profile(tmp_path, {"ttft_ms": 20}, **given).resumed == 2
+
+
 def test_targets_nothing_can_meet_are_said(tmp_path: Path) -> None:
     found = profile(
         tmp_path,

@@ -64,7 +64,7 @@ class Measured:
         highest: workload -> the highest rate that met the targets.
         peak_rss: peak resident bytes of the server's processes; None: never seen.
         peak_gpu: peak device bytes; None: no GPU.
-        resumed: passes that an earlier attempt had measured.
+        resumed: passes taken over from an attempt that was cut short, each once.
     """
 
     loads: tuple[LoadSummary, ...]
@@ -154,6 +154,7 @@ class _Profiler:
             keep_alive=endpoint.serving.engine != "llamacpp",
         )
         self._warm: set[tuple[str, str]] = set()
+        self._passes: dict[Path, tuple[Repeat, Pass]] = {}
         self._blocks: set[tuple[int, ...]] = set()
         self._done = 0
         plan = [(w, load) for w in spec.workloads for load in spec.loads(w)]
@@ -210,6 +211,16 @@ class _Profiler:
             label += f", {repeat + 1} of {self._spec.repeats}"
         self._progress(self._done, self._all, label)
         path = pass_file(self._folder, workload.name, load, repeat)
+        # A rate that is searched may be one of the recipe's own loads: it is known already.
+        if path not in self._passes:
+            self._passes[path] = self._asked(path, workload, load, repeat, label)
+        self._done = min(self._done + 1, self._all)
+        return self._passes[path]
+
+    def _asked(
+        self, path: Path, workload: Workload, load: AnyArrivals, repeat: int, label: str
+    ) -> tuple[Repeat, Pass]:
+        """A pass as an attempt that was cut short left it, or measured now."""
         asks = _asks(self._spec, self._inputs, workload, load, repeat)
         seen = self._seen(asks)
         done = read_pass(path)
@@ -219,7 +230,6 @@ class _Profiler:
             self._warm_up(workload, load)
             done = self._measure(workload, load, repeat, asks, seen, label)
             write_pass(path, done)
-        self._done = min(self._done + 1, self._all)
         return _repeat(self._inputs, workload, asks, done), done
 
     def _measure(

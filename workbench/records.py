@@ -270,7 +270,9 @@ class Profile(Record):
         (), description="other serving options, each on a server of its own"
     )
     not_swept: str = Field("", description="why the recipe's sweep left this variant out")
-    resumed: int = Field(0, description="passes that an earlier attempt had measured")
+    resumed: int = Field(
+        0, description="passes taken over from an attempt that was cut short, each once"
+    )
     seconds: float
 
 
