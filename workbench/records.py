@@ -183,6 +183,9 @@ class Serving(Record):
     twin_of: str | None = Field(
         None, description="weights digest of the checkpoint a twin stands for"
     )
+    drafts: dict[str, str] = Field(
+        {}, description="draft model of speculative decoding -> digest of its files"
+    )
     dtype: Choice
     max_model_len: int
     command: tuple[str, ...] = Field(description="exact command, the key redacted")

@@ -17,7 +17,7 @@ from workbench.sweep_spec import OPTIONS, ServingOptions, SweepSpec
 #: engine -> the options its command takes.
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "vllm": OPTIONS,
-    "fake": ("max_num_seqs", "max_num_batched_tokens"),
+    "fake": ("max_num_seqs", "max_num_batched_tokens", "speculative"),
     "llamacpp": (),
 }
 _FLAGS = {
