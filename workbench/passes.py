@@ -38,6 +38,7 @@ class Pass(Record):
     workload: str
     arrivals: dict[str, Any]
     repeat: int
+    began: str = Field("", description="when, UTC, ISO 8601")
     seconds: float
     client_cpu_seconds: float = Field(description="near `seconds` the client could not keep up")
     client_wait_seconds: float | None = Field(None, description="it waited for a processor")

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals, alternated, load_name
@@ -57,6 +58,8 @@ class Measured:
         peak_rss: peak resident bytes of the server's processes; None: never seen.
         peak_gpu: peak device bytes; None: no GPU.
         resumed: passes taken over from an attempt that was cut short, each once.
+        began: when the first pass began, UTC.
+        finished: when the last one had ended.
     """
 
     loads: tuple[LoadSummary, ...]
@@ -64,6 +67,8 @@ class Measured:
     peak_rss: int | None
     peak_gpu: int | None
     resumed: int
+    began: datetime
+    finished: datetime
 
     @property
     def points(self) -> tuple[LoadPoint, ...]:
@@ -99,7 +104,9 @@ def run_profile(
         profiler = _Profiler(endpoint, spec, inputs, folder / LOADS / under, watch, progress)
         loads, highest = profiler.run()
         peak = watch.peak
-    return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed)
+    spans = profiler.spans
+    began, finished = min(one for one, _ in spans), max(end for _, end in spans)
+    return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed, began, finished)
 
 
 class _Profiler:
@@ -151,6 +158,12 @@ class _Profiler:
                 loads += [summary for summary in probed if summary.arrivals not in known]
         self._progress(self._all, self._all, "profiled")
         return tuple(loads), highest
+
+    @property
+    def spans(self) -> list[tuple[datetime, datetime]]:
+        """When each pass began and ended, those taken over too."""
+        begins = [(datetime.fromisoformat(p.began), p.seconds) for _, p in self._passes.values()]
+        return [(began, began + timedelta(seconds=seconds)) for began, seconds in begins]
 
     def _highest(self, workload: Workload) -> tuple[HighestRate, list[LoadSummary]]:
         """The highest rate of a workload, and every rate that was tried."""
@@ -210,6 +223,7 @@ class _Profiler:
         label: str,
     ) -> Pass:
         self._watch.look()  # what the warm-up did stays out of it
+        began = datetime.now(UTC)
         sent = self._send(asks, load, keep_text=workload.suite is not None, label=label)
         if len(sent.completed) < len(asks) and not self._endpoint.alive():
             raise ServingFailure(
@@ -223,6 +237,7 @@ class _Profiler:
             workload=workload.name,
             arrivals=load.model_dump(mode="json"),
             repeat=repeat,
+            began=began.isoformat(timespec="milliseconds"),
             seconds=sent.seconds,
             client_cpu_seconds=sent.cpu_seconds,
             client_wait_seconds=sent.cpu_wait_seconds,

@@ -276,6 +276,8 @@ class Profile(Record):
     resumed: int = Field(
         0, description="passes taken over from an attempt that was cut short, each once"
     )
+    began: str = Field("", description="when its first pass began, UTC, ISO 8601; sweep left out")
+    finished: str = Field("", description="when its last one had ended")
     seconds: float
 
 
