@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from test_servers import start
+from test_servers import CPU, start
 
 from workbench.arrivals import (
     ClosedLoop,
@@ -24,10 +24,11 @@ from workbench.arrivals import (
 )
 from workbench.errors import ServingFailure
 from workbench.load_records import LoadSummary, Targets
-from workbench.passes import pass_file, read_pass
+from workbench.passes import Pass, pass_file, read_pass
 from workbench.profile import LOADS, Inputs, Measured, SuiteLoad, run_profile
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
+from workbench.records import Choice
 from workbench.servers import Endpoint
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite, load_suite
@@ -56,8 +57,8 @@ def workload(prompt: int = 24, output: int = 8, name: str = "short", **more: Any
 
 def profile(folder: Path, faults: dict[str, Any], **spec: Any) -> Measured:
     settings: dict[str, Any] = {"workloads": (workload(),), "concurrency": (1, 4), "requests": 8}
-    inputs = spec.pop("inputs", Inputs(Bytes()))
-    with start(folder, faults) as endpoint:
+    inputs, server = spec.pop("inputs", Inputs(Bytes())), spec.pop("server", {})
+    with start(folder, faults, **server) as endpoint:
         return run_profile(endpoint, ProfileSpec(**(settings | spec)), inputs, folder=folder)
 
 
@@ -206,6 +207,25 @@ def test_the_highest_rate_is_searched_and_every_rate_is_kept(tmp_path: Path) -> 
     assert [at(load) for load in found.loads] == ["short 20.0", "short 40.0"]
 
 
+def test_a_rate_that_is_a_load_too_is_measured_once_and_counts_as_resumed_only_after_a_stop(
+    tmp_path: Path,
+) -> None:
+    given: dict[str, Any] = {
+        "concurrency": (),
+        "arrivals": (PoissonArrivals(rate=20),),
+        "highest_rate": {"low": 20, "high": 40, "most": 3},
+        "targets": {"ttft_ms": 15000},
+    }
+    first = profile(tmp_path, {"ttft_ms": 20}, **given)
+    assert len(first.highest["short"].probes) == 3
+    # 20, and of the search 40 twice: the probe of 20 is the load's own pass.
+    assert len([*(tmp_path / LOADS).glob("*.json")]) == 3
+    assert first.resumed == 0
+    kept = pass_file(tmp_path / LOADS, "short", PoissonArrivals(rate=40), 1)
+    kept.unlink()
+    assert profile(tmp_path, {"ttft_ms": 20}, **given).resumed == 2
+
+
 def test_targets_nothing_can_meet_are_said(tmp_path: Path) -> None:
     found = profile(
         tmp_path,
@@ -336,10 +356,11 @@ def test_an_interrupted_profile_goes_on_with_what_is_missing(tmp_path: Path) -> 
 def test_a_damaged_pass_is_measured_again(tmp_path: Path) -> None:
     profile(tmp_path, {}, concurrency=(1,))
     kept = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=1), 0)
+    whole = json.loads(kept.read_bytes())
     kept.write_bytes(kept.read_bytes()[:-40])
-    assert read_pass(kept) is None
+    assert read_pass(kept, whole["served"]) is None
     found = profile(tmp_path, {}, concurrency=(1,))
-    assert found.resumed == 0 and read_pass(kept) is not None
+    assert found.resumed == 0 and read_pass(kept, whole["served"]) is not None
     # So is one of another load that lies in its place.
     other = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=2), 0)
     other.write_bytes(kept.read_bytes())
@@ -352,6 +373,42 @@ def test_a_pass_in_another_ones_place_is_measured_again(tmp_path: Path) -> None:
     one, two = (pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=n), 0) for n in (1, 2))
     two.write_bytes(one.read_bytes())
     assert profile(tmp_path, {}, concurrency=(1, 2)).resumed == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"served_digest": "e" * 64},
+        {"twin_of": "f" * 64},
+        {"drafts": {"/draft": "a" * 64}},
+        {"dtype": Choice(value="bfloat16", reason="another")},
+        {"hardware": CPU.model_copy(update={"cores": 64})},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_profile_goes_on_with_passes_of_its_own_weights_and_server_alone(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    with pytest.raises(ServingFailure, match="died"):
+        profile(tmp_path, {"die_after": 18})
+    kept = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=1), 0)
+    before = json.loads(kept.read_bytes())
+    assert before["served"]["weights"] == "d" * 64 and before["served"]["kernels"] == "fake"
+    found = profile(tmp_path, {}, server=other)
+    assert found.resumed == 0 and [p.completed for p in found.points] == [8, 8]
+    now = json.loads(kept.read_bytes())
+    assert now["outcomes"] != before["outcomes"] and now["served"] != before["served"]
+    assert profile(tmp_path, {}, server=other).resumed == 2
+
+
+def test_a_pass_of_before_it_knew_its_server_is_read_and_belongs_to_none(tmp_path: Path) -> None:
+    profile(tmp_path, {}, concurrency=(1,))
+    kept = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=1), 0)
+    old = json.loads(kept.read_bytes())
+    del old["served"]
+    kept.write_bytes(json.dumps(old).encode())
+    assert Pass.model_validate(old).served == {}
+    assert profile(tmp_path, {}, concurrency=(1,)).resumed == 0
 
 
 def test_passes_without_one_completed_request_are_asked_again(tmp_path: Path) -> None:

@@ -130,6 +130,10 @@ def test_an_interrupted_profile_keeps_what_was_measured(workbench: Call, project
         ({"workloads": [{"name": "o", "suite": "sentiment"}]}, "rank"),
         ({"workloads": [{"name": "o", "suite": "summarization"}]}, "gives grades"),
         ({"workloads": [{"preset": "long-context"}]}, "serve.max_model_len is 1024"),
+        (
+            {"workloads": [{"preset": "structured-output", "response_schema": {"type": "objekt"}}]},
+            "'profile.workloads.0.response_schema': it is no JSON schema: 'objekt'",
+        ),
         ({"concurrency": [1]}, "the recipe profiles"),
         ({"arrivals": [{"arrivals": "poison", "rate": 3}]}, "poisson"),
         ({"targets": {}}, "no target"),

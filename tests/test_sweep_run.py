@@ -16,6 +16,7 @@ from test_run import _gone, _start
 
 import workbench as package
 from workbench.context import new_run
+from workbench.load_findings import load_findings
 from workbench.plan import build
 from workbench.records import PlanStep, Profile
 from workbench.store import read_record
@@ -209,6 +210,27 @@ def test_a_plan_counts_the_servers_and_says_who_is_left_out(project: Path) -> No
     assert seconds.pop("profile:eight") == pytest.approx(3 * 45 + 2 * measured)
     assert seconds.pop("profile:baseline") == pytest.approx(3 * 45 + 2 * measured)
     assert set(seconds.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("values", "warns"),
+    [([None], False), (["auto"], False), (["auto", "fp8"], True), ([None, "fp8"], True)],
+)
+def test_only_another_kv_cache_than_the_recipes_own_is_warned_of(
+    project: Path, values: list[str | None], warns: bool
+) -> None:
+    swept(project, {"max_num_seqs": [8], "kv_cache_dtype": values})
+    edit_recipe(
+        project,
+        lambda recipe: recipe.update(
+            serve={"engine": "vllm", "max_model_len": 512},
+            variants=[{"name": "eight", "method": "fp8"}],
+        ),
+    )
+    said = [found.what for found in load_findings(new_run(project / "recipe.yaml"))]
+    assert any("answers depend on kv_cache_dtype" in what for what in said) is warns
+    starts = 4 if warns else 2  # of two variants: 8, and 8 with fp8
+    assert any(what.startswith(f"sweep: {starts} more server starts") for what in said)
 
 
 def test_a_variant_that_is_left_out_has_its_own_configuration_and_the_reason(

@@ -61,6 +61,15 @@ def test_the_recipes_own_configuration_and_a_second_one_alike_start_no_server() 
     assert labels(configurations(cache, "vllm", spec, "auto", GPU)) == ["kv_cache_dtype fp8"]
 
 
+def test_an_option_with_the_recipes_own_value_alone_is_not_swept() -> None:
+    found = sweep(kv_cache_dtype=[None], speculative=[None], max_num_seqs=[4, None])
+    assert found.swept == ("max_num_seqs",)
+    assert labels(found.grid()) == ["max_num_seqs 4", "the recipe's own"]
+    nothing = sweep(kv_cache_dtype=[None])
+    assert nothing.swept == () and labels(nothing.grid()) == ["the recipe's own"]
+    assert configurations(nothing, "vllm", ServeSpec(), "auto", CPU) == ()
+
+
 @pytest.mark.parametrize("argument", ["--enable-prefix-caching", "--enable_prefix_caching"])
 def test_what_the_recipes_arguments_set_is_not_taken_for_the_usual(argument: str) -> None:
     spec = ServeSpec(args=(argument,))
@@ -154,6 +163,10 @@ def test_what_an_engine_or_a_machine_has_not_is_refused_with_its_key() -> None:
     assert said("vllm", CPU, tensor_parallel_size=[1], max_num_seqs=[4]) == ""
     for argument in ("--spec-method=ngram", "--speculative-config.method", "--speculative_c"):
         assert "vLLM merges" in said("vllm", GPU, (argument,), speculative=[NGRAM])
+    # What has the recipe's own value alone is not swept, whatever this machine or engine has.
+    own: dict[str, Any] = {"kv_cache_dtype": [None], "gpu_memory_utilization": [None]}
+    assert said("fake", CPU, **own) == said("vllm", CPU, **own) == ""
+    assert said("vllm", GPU, ("--spec-method=ngram",), speculative=[None], max_num_seqs=[4]) == ""
     assert said("vllm", GPU, ("--max-num-seqs=4",), speculative=[NGRAM], max_num_seqs=[1]) == ""
 
 

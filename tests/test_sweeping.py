@@ -29,21 +29,22 @@ BROKEN = ServingOptions(max_num_seqs=4, max_num_batched_tokens=2)
 class Servers:
     """Starts fake servers and remembers which."""
 
-    def __init__(self, root: Path, faults: dict[str, Any]) -> None:
-        self.root, self.faults = root, faults
+    def __init__(self, root: Path, faults: dict[str, Any], **server: Any) -> None:
+        self.root, self.faults, self.server = root, faults, server
         self.started: list[str] = []
 
     @contextlib.contextmanager
     def __call__(self, options: ServingOptions, folder: Path) -> Iterator[Endpoint]:
         self.started.append(options.label)
-        with start(self.root, self.faults, options=options, folder=folder) as endpoint:
+        given = self.server | {"options": options, "folder": folder}
+        with start(self.root, self.faults, **given) as endpoint:
             yield endpoint
 
 
 def swept(
     root: Path, *configurations: ServingOptions, faults: dict[str, Any] | None = None, **more: Any
 ) -> tuple[list[str], tuple[Configuration, ...]]:
-    servers = Servers(root, faults or {})
+    servers = Servers(root, faults or {}, **more.pop("server", {}))
     given: dict[str, Any] = {"folder": root, "weights": "w"} | more
     spec = given.pop("spec", SPEC)
     found = run_sweep(servers, configurations, spec, Inputs(Bytes()), **given)
@@ -143,6 +144,20 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_pass_that_is_missing(tmp_path:
     assert started == ["max_num_seqs 4"] and one.status == four.status == "measured"
     assert (own / "short.x1.0.json").read_bytes() == before
     assert [load.completed for load in four.loads] == [8, 8]
+    # Without its record, and on other weights, nothing of it is taken for theirs.
+    (own / KEPT).unlink()
+    other = {"served_digest": "e" * 64}
+    _, (four,) = swept(tmp_path, FOUR, weights="other", server=other)
+    assert (own / "short.x1.0.json").read_bytes() != before
+    (own / KEPT).unlink()
+    dies = {"out_of_memory_at": 3}
+    _, (died,) = swept(tmp_path, FOUR, faults=dies, server={"served_digest": "a" * 64})
+    assert [load.arrivals["concurrency"] for load in died.loads] == [1]
+    (own / KEPT).unlink()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "workbench_fake.json").write_text("[]")
+    _, (never,) = swept(tmp_path, FOUR, server={"checkpoint": tmp_path / "broken"})
+    assert (never.status, never.loads) == ("failed", ())
 
 
 def test_a_server_that_does_not_end_as_it_should_ends_the_sweep(tmp_path: Path) -> None:

@@ -211,6 +211,29 @@ def test_a_workload_that_is_none_is_refused(tmp_path: Path, written: str, said: 
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("{type: objekt}", "'objekt' is not valid under any of the given schemas at $.type"),
+        ("{properties: [a]}", "at $.properties"),
+        ("{type: string, pattern: '(a'}", "(a"),
+        ("{$ref: https://example.org/schema}", "https://example.org/schema"),
+    ],
+)
+def test_a_schema_that_is_none_is_refused_where_it_stands(
+    tmp_path: Path, schema: str, said: str
+) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(f"name: w\nprompt_tokens: 4\noutput_tokens: 2\nresponse_schema: {schema}\n")
+    with pytest.raises(RecipeError) as error:
+        load_spec(path, Workload)
+    assert "'response_schema': it is no JSON schema" in error.value.what
+    assert said in error.value.what
+    assert error.value.where == f"{path}:4" and "such as {type: object" in error.value.fix
+    path.write_text(path.read_text().replace(schema, "{type: object}"))
+    assert load_spec(path, Workload).response_schema == {"type": "object"}
+
+
 # --------------------------------------------------------------------------- traces and suites
 
 

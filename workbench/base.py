@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -48,12 +49,22 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-def distinct(what: str, names: list[str]) -> None:
-    """Refuse a name that is there twice.
+def distinct(what: str, names: Iterable[str]) -> None:
+    """Refuse a name that is there twice, or that differs from another by case alone.
+
+    Names become files and folders, and on some disks two such names are one.
 
     Raises:
         Unfit: one is; `what` says what is called so.
     """
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise Unfit(f"two {what} '{twice[0]}'", "rename or remove one: they must differ")
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.get(name.casefold())
+        if other == name:
+            raise Unfit(f"two {what} '{name}'", "rename or remove one: they must differ")
+        if other is not None:
+            raise Unfit(
+                f"two {what} '{other}' and '{name}', which differ by case alone",
+                "rename one: each is a file or folder, and on some disks these two are one",
+            )
+        folded[name.casefold()] = name

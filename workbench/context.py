@@ -18,6 +18,7 @@ from workbench.base import BASELINE
 from workbench.calibration_spec import HubSource
 from workbench.checkpoint import inspect
 from workbench.digest import content_id, sha256_file
+from workbench.drafts import draft_digests
 from workbench.errors import CheckpointError, RecipeError, StoreError, SuiteError
 from workbench.evaluate import check_judge
 from workbench.events import Events
@@ -190,6 +191,7 @@ class Context:
                 **{name: sha256_file(path) for name, path in self._trace_files.items()},
                 **{name: suite.digest for name, suite in self.load_suites.items()},
             },
+            drafts=draft_digests(loaded, cache),
         )
 
     @property

@@ -62,16 +62,17 @@ def _sweep(context: Context, profile: ProfileSpec) -> Iterator[tuple[bool, str]]
         key, what, fix = problem
         raise RecipeError(what, where=spot(loaded.source, key), fix=fix)
     swept = [v.name for v in loaded.recipe.all_variants if v.name not in loaded.recipe.replicas]
-    starts = 0
+    starts, options = 0, set[str]()
     for name in swept:
         found = configurations_of(loaded, facts, name)
         if isinstance(found, str):
             yield False, f"{name}: {found}"
         else:
             starts += len(found)
+            options |= {name for one in found for name in one.given}
     loads = profile.swept.load_count
     yield True, f"sweep: {starts} more server starts, {starts * loads} points more"
-    if profile.sweep.kv_cache_dtype:
+    if "kv_cache_dtype" in options:
         yield (
             False,
             "sweep: answers depend on kv_cache_dtype, and suites are asked under the recipe's own "

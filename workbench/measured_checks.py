@@ -28,6 +28,7 @@ from workbench.evidence import (
     wrong_weights,
 )
 from workbench.load_records import LoadSummary, Quiet
+from workbench.measured_when import apart, span
 from workbench.quiet import believed
 from workbench.records import Check, CheckStatus, LoadPoint, Profile
 from workbench.repeat_interval import repeat_interval
@@ -88,8 +89,12 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
         figures.append(figure)
         requests.append(point.completed)
     details["variant_value"] = figures[0]
-    count = min(requests)
-    if relative:
+    count, when = min(requests), ""
+    if relative and variant.profile and reference.profile:
+        # One server at a time: what drifts between the two is in the ratio.
+        if when := apart(variant.profile, reference.profile):
+            details["measured"] = {p.variant: span(p) for p in (variant.profile, reference.profile)}
+            when = f"; {when}"
         details["baseline_value"] = figures[1]
         if figures[1] <= 0:
             return answer(
@@ -118,7 +123,8 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
         status,
         f"{what}, where {bound} {limit:.4g} is accepted ({of} of {count} requests)"
         + said
-        + (f"; {noise}" if noise else ""),
+        + (f"; {noise}" if noise else "")
+        + when,
         **values,
     )
 

@@ -23,6 +23,7 @@ from workbench import __version__
 from workbench.base import BASELINE, BASELINE_GGUF
 from workbench.digest import content_id, sha256_file
 from workbench.divergence_inputs import held_out_inputs
+from workbench.drafts import in_id, named, swept
 from workbench.estimates import estimate
 from workbench.integrity import flaw
 from workbench.quantizers import quantizer
@@ -92,6 +93,7 @@ class Facts:
         suite_specs: suite name -> its `suite.yaml`; only reasons are made of it.
         tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
         load_inputs: workload name -> digest of the trace or the suite it asks.
+        drafts: draft model of speculative decoding -> digest of its files.
     """
 
     checkpoint: Checkpoint
@@ -104,6 +106,7 @@ class Facts:
     suite_specs: Mapping[str, SuiteSpec] = field(default_factory=dict)
     tasks_digest: str | None = None
     load_inputs: Mapping[str, str] = field(default_factory=dict)
+    drafts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             "engine": facts.locks.get(engine),
             "weights": made[variant.name],
             "twin": facts.locks.get("quantize") if lane.name == "emulated" else None,
+            **in_id(named(recipe, engine), facts.drafts),
         }
         if engine == "llamacpp":  # its server is started with a slot for each
             served["at_a_time"] = most_at_a_time(recipe)
@@ -251,6 +255,7 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
         if recipe.profile and variant.name not in recipe.replicas:
             profile = recipe.profile.model_dump(mode="json")
             inputs = {"inputs": dict(facts.load_inputs), "tokenizer": source["tokenizer"]}
+            inputs |= in_id(swept(recipe, engine), facts.drafts)
             add("profile", variant.name, {"served": served, "profile": profile, **inputs})
     return steps
 

@@ -9,7 +9,8 @@ Each load is warmed up once per server: requests of its concurrency with a few t
 which count nowhere. Prompts are drawn anew for every pass, and no two begin alike.
 
 A load that the server refuses or fails at is a recorded point without latencies. A server that
-dies ends the profile; what was measured before is kept in `loads/` and is not measured again.
+dies ends the profile; what was measured before is kept in `loads/` and is not measured again on
+the same weights, served alike.
 """
 
 from __future__ import annotations
@@ -17,37 +18,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from workbench.arrivals import (
-    AnyArrivals,
-    ClosedLoop,
-    PoissonArrivals,
-    alternated,
-    load_name,
-)
+from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals, alternated, load_name
 from workbench.errors import ServingFailure
 from workbench.load import Limits, Load, Target, run_load
 from workbench.load_inputs import Inputs as Inputs
 from workbench.load_inputs import SuiteLoad as SuiteLoad
 from workbench.load_records import HighestRate, LoadSummary
-from workbench.load_stats import Repeat, load_point, meets, summarize
-from workbench.passes import Pass, pass_file, plain, read_pass, write_pass
+from workbench.load_stats import Repeat, load_point, meets
+from workbench.pass_figures import asks_of, repeat_of, summary_of
+from workbench.passes import LOADS as LOADS
+from workbench.passes import Pass, conditions, pass_file, plain, read_pass, write_pass
 from workbench.profile_spec import ProfileSpec
 from workbench.progress import Progress, silent
-from workbench.quiet import quietness
 from workbench.rate_search import search
 from workbench.records import LoadPoint
 from workbench.servers import Endpoint
 from workbench.traffic import Ask
 from workbench.watch import Watch
 from workbench.workload_spec import Workload
-from workbench.workloads import (
-    make_prompts,
-)
+from workbench.workloads import make_prompts
 
-#: Folder of the passes, in the step's own.
-LOADS = "loads"
 #: A server's cache keeps whole blocks of so many tokens.
 _BLOCK = 16
 _WARM_TOKENS, _WARM_PROMPT = 4, 64
@@ -64,7 +57,9 @@ class Measured:
         highest: workload -> the highest rate that met the targets.
         peak_rss: peak resident bytes of the server's processes; None: never seen.
         peak_gpu: peak device bytes; None: no GPU.
-        resumed: passes that an earlier attempt had measured.
+        resumed: passes taken over from an attempt that was cut short, each once.
+        began: when the first pass began, UTC.
+        finished: when the last one had ended.
     """
 
     loads: tuple[LoadSummary, ...]
@@ -72,6 +67,8 @@ class Measured:
     peak_rss: int | None
     peak_gpu: int | None
     resumed: int
+    began: datetime
+    finished: datetime
 
     @property
     def points(self) -> tuple[LoadPoint, ...]:
@@ -107,32 +104,9 @@ def run_profile(
         profiler = _Profiler(endpoint, spec, inputs, folder / LOADS / under, watch, progress)
         loads, highest = profiler.run()
         peak = watch.peak
-    return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed)
-
-
-def kept_loads(
-    spec: ProfileSpec, inputs: Inputs, *, folder: Path, under: str = ""
-) -> tuple[LoadSummary, ...]:
-    """The loads that were measured whole before a server died, in the recipe's order.
-
-    Args:
-        spec: as `run_profile` was given it; rates that were searched are left out.
-        inputs: the same.
-        folder: of the step.
-        under: folder in its `loads/`.
-    """
-    loads = []
-    for workload in spec.workloads:
-        for load in spec.loads(workload):
-            passes = []
-            for repeat in range(spec.repeats):
-                done = read_pass(pass_file(folder / LOADS / under, workload.name, load, repeat))
-                asks = _asks(spec, inputs, workload, load, repeat)
-                if done is not None and len(done.outcomes) == len(asks):
-                    passes.append((_repeat(inputs, workload, asks, done), done))
-            if len(passes) == spec.repeats:
-                loads.append(_summary(spec, workload, load, passes))
-    return tuple(loads)
+    spans = profiler.spans
+    began, finished = min(one for one, _ in spans), max(end for _, end in spans)
+    return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed, began, finished)
 
 
 class _Profiler:
@@ -147,6 +121,7 @@ class _Profiler:
     ) -> None:
         self._endpoint, self._spec, self._inputs = endpoint, spec, inputs
         self._folder, self._watch, self._progress = folder, watch, progress
+        self._served = conditions(endpoint.serving)
         self._target = Target(
             endpoint.base_url,
             endpoint.key,
@@ -154,6 +129,7 @@ class _Profiler:
             keep_alive=endpoint.serving.engine != "llamacpp",
         )
         self._warm: set[tuple[str, str]] = set()
+        self._passes: dict[Path, tuple[Repeat, Pass]] = {}
         self._blocks: set[tuple[int, ...]] = set()
         self._done = 0
         plan = [(w, load) for w in spec.workloads for load in spec.loads(w)]
@@ -170,7 +146,7 @@ class _Profiler:
         if passes and not any(map(_completed, passes)):
             self._refuse(passes)
         loads = [
-            _summary(self._spec, workload, load, found[workload.name, load_name(load)])
+            summary_of(self._spec, workload, load, found[workload.name, load_name(load)])
             for workload in self._spec.workloads
             for load in self._spec.loads(workload)
         ]
@@ -183,6 +159,12 @@ class _Profiler:
         self._progress(self._all, self._all, "profiled")
         return tuple(loads), highest
 
+    @property
+    def spans(self) -> list[tuple[datetime, datetime]]:
+        """When each pass began and ended, those taken over too."""
+        begins = [(datetime.fromisoformat(p.began), p.seconds) for _, p in self._passes.values()]
+        return [(began, began + timedelta(seconds=seconds)) for began, seconds in begins]
+
     def _highest(self, workload: Workload) -> tuple[HighestRate, list[LoadSummary]]:
         """The highest rate of a workload, and every rate that was tried."""
         rates = self._spec.highest_rate
@@ -193,14 +175,14 @@ class _Profiler:
             load = PoissonArrivals(rate=rate)
             # The answer is tried twice: another repeat, with other prompts and other gaps.
             tried[rate].append(self._pass(workload, load, len(tried[rate])))
-            return meets(_summary(self._spec, workload, load, tried[rate][-1:]), rates.share)
+            return meets(summary_of(self._spec, workload, load, tried[rate][-1:]), rates.share)
 
         found = search(probe, rates.low, rates.high, most=rates.most, within=rates.within)
         passes = [done for pairs in tried.values() for _, done in pairs]
         if not any(map(_completed, passes)):
             self._refuse(passes)
         return found, [
-            _summary(self._spec, workload, PoissonArrivals(rate=rate), passes)
+            summary_of(self._spec, workload, PoissonArrivals(rate=rate), passes)
             for rate, passes in sorted(tried.items())
         ]
 
@@ -210,17 +192,26 @@ class _Profiler:
             label += f", {repeat + 1} of {self._spec.repeats}"
         self._progress(self._done, self._all, label)
         path = pass_file(self._folder, workload.name, load, repeat)
-        asks = _asks(self._spec, self._inputs, workload, load, repeat)
+        # A rate that is searched may be one of the recipe's own loads: it is known already.
+        if path not in self._passes:
+            self._passes[path] = self._asked(path, workload, load, repeat, label)
+        self._done = min(self._done + 1, self._all)
+        return self._passes[path]
+
+    def _asked(
+        self, path: Path, workload: Workload, load: AnyArrivals, repeat: int, label: str
+    ) -> tuple[Repeat, Pass]:
+        """A pass as an attempt that was cut short left it, or measured now."""
+        asks = asks_of(self._spec, self._inputs, workload, load, repeat)
         seen = self._seen(asks)
-        done = read_pass(path)
+        done = read_pass(path, self._served)
         if done is not None and len(done.outcomes) == len(asks):
             self.resumed += 1
         else:
             self._warm_up(workload, load)
             done = self._measure(workload, load, repeat, asks, seen, label)
             write_pass(path, done)
-        self._done = min(self._done + 1, self._all)
-        return _repeat(self._inputs, workload, asks, done), done
+        return repeat_of(self._inputs, workload, asks, done), done
 
     def _measure(
         self,
@@ -232,6 +223,7 @@ class _Profiler:
         label: str,
     ) -> Pass:
         self._watch.look()  # what the warm-up did stays out of it
+        began = datetime.now(UTC)
         sent = self._send(asks, load, keep_text=workload.suite is not None, label=label)
         if len(sent.completed) < len(asks) and not self._endpoint.alive():
             raise ServingFailure(
@@ -245,12 +237,14 @@ class _Profiler:
             workload=workload.name,
             arrivals=load.model_dump(mode="json"),
             repeat=repeat,
+            began=began.isoformat(timespec="milliseconds"),
             seconds=sent.seconds,
             client_cpu_seconds=sent.cpu_seconds,
             client_wait_seconds=sent.cpu_wait_seconds,
             seen_before=seen,
             usage=self._watch.between(sent.began, sent.began + sent.seconds),
             outcomes=tuple(plain(outcome) for outcome in sent.outcomes),
+            served=self._served,
         )
 
     def _send(self, asks: Sequence[Ask], load: AnyArrivals, *, keep_text: bool, label: str) -> Load:
@@ -316,65 +310,6 @@ class _Profiler:
             fix="read the server's log; lower the workloads' token counts, or raise "
             "profile.request_seconds",
         )
-
-
-def _asks(
-    spec: ProfileSpec, inputs: Inputs, workload: Workload, load: AnyArrivals, repeat: int
-) -> Sequence[Ask]:
-    seed = f"{spec.seed}/{workload.name}/{load_name(load)}/{repeat}"
-    return inputs.asks(workload, load, spec.count(workload), seed)
-
-
-def _repeat(inputs: Inputs, workload: Workload, asks: Sequence[Ask], done: Pass) -> Repeat:
-    outcomes = done.results()
-    return Repeat(asks, outcomes, inputs.graded(workload, asks, outcomes))
-
-
-def _summary(
-    spec: ProfileSpec,
-    workload: Workload,
-    load: AnyArrivals,
-    passes: Sequence[tuple[Repeat, Pass]],
-) -> LoadSummary:
-    summary = summarize(
-        [repeat for repeat, _ in passes],
-        workload=workload.name,
-        arrivals=load,
-        targets=spec.targets,
-    )
-    usage = tuple(done.usage for _, done in passes)
-    machines = [used.machine for used in usage]
-    waits = [(done.client_wait_seconds, done.seconds) for _, done in passes]
-    shares = [wait / took for wait, took in waits if wait is not None and took > 0]
-    steals = [m.steal for m in machines if m.steal is not None]
-    throttled: dict[str, float] = {}
-    for gpu in (gpu for machine in machines for gpu in machine.gpus):
-        for reason, share in (gpu.throttled or {}).items():
-            throttled[reason] = max(share, throttled.get(reason, 0.0))
-    told = any(g.throttled is not None for m in machines for g in m.gpus)
-    others = [o for m in machines for o in m.others or ()]
-    quiet = quietness(
-        # A p95 of one repeat rests on its slowest few and differs on the quietest machine.
-        baseline={k: v for k, v in summary.by_repeat.items() if not k.endswith("_p95")}
-        if len(passes) > 1
-        else None,
-        steal=max(steals, default=None),
-        throttled=throttled if told else None,
-        others=None if any(m.others is None for m in machines) else others,
-        queued_ms=summary.queued_ms.p99.value,
-        client_wait=max(shares, default=None) if len(shares) == len(passes) else None,
-    )
-    return summary.model_copy(
-        update={
-            "quiet": quiet,
-            "usage": usage,
-            "seen_before": sum(done.seen_before for _, done in passes),
-            "client_cpu_seconds": sum(done.client_cpu_seconds for _, done in passes),
-            "client_wait_seconds": None
-            if any(wait is None for wait, _ in waits)
-            else sum(wait or 0.0 for wait, _ in waits),
-        }
-    )
 
 
 def _completed(done: Pass) -> bool:

@@ -110,6 +110,8 @@ def _own(context: Context, variant: str, step: StepSpec, made: Manifest, folder:
         peak_memory_bytes=found.peak_rss,
         peak_gpu_bytes=found.peak_gpu,
         resumed=found.resumed,
+        began=found.began.isoformat(timespec="seconds"),
+        finished=found.finished.isoformat(timespec="seconds"),
         seconds=seconds,
     )
     try:

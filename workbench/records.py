@@ -183,6 +183,9 @@ class Serving(Record):
     twin_of: str | None = Field(
         None, description="weights digest of the checkpoint a twin stands for"
     )
+    drafts: dict[str, str] = Field(
+        {}, description="draft model of speculative decoding -> digest of its files"
+    )
     dtype: Choice
     max_model_len: int
     command: tuple[str, ...] = Field(description="exact command, the key redacted")
@@ -270,7 +273,11 @@ class Profile(Record):
         (), description="other serving options, each on a server of its own"
     )
     not_swept: str = Field("", description="why the recipe's sweep left this variant out")
-    resumed: int = Field(0, description="passes that an earlier attempt had measured")
+    resumed: int = Field(
+        0, description="passes taken over from an attempt that was cut short, each once"
+    )
+    began: str = Field("", description="when its first pass began, UTC, ISO 8601; sweep left out")
+    finished: str = Field("", description="when its last one had ended")
     seconds: float
 
 

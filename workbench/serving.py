@@ -19,6 +19,7 @@ from workbench.base import BASELINE
 from workbench.checkpoint import weigh
 from workbench.context import Context
 from workbench.digest import content_id
+from workbench.drafts import served_drafts
 from workbench.errors import StoreError
 from workbench.events import Events
 from workbench.plan import STEP_VERSIONS, most_at_a_time, serving_dtype, variant_lane
@@ -137,23 +138,33 @@ def _twin(context: Context, made: Manifest, events: Events) -> Manifest:
     return record
 
 
+def _drafts(context: Context, variant: str, options: ServingOptions | None) -> dict[str, str]:
+    """Digests of the draft models a server of a variant loads."""
+    engine = context.loaded.recipe.engine(context.variant(variant))
+    known, cache = context.facts.drafts, digest_cache(context)
+    return served_drafts(context.loaded, engine, options, known=known, cache=cache)
+
+
 @contextlib.contextmanager
 def served(context: Context, variant: str, events: Events) -> Iterator[Endpoint]:
     """A server for a variant: the one a run already holds, or one of our own for the block.
 
     Raises:
         ServingFailure: it does not start, or fails its canary.
+        UserError: a draft model is not there, or is another one by now.
     """
     made = manifest(context, variant)
     lane = variant_lane(context.loaded, context.variant(variant), context.facts)
+    drafts = _drafts(context, variant, None)
     loaded = _twin(context, made, events) if lane.name == "emulated" else made
     folder = context.run.variant(variant) / "server"
     held = attach(folder)
-    if held is not None and held.serving.served_digest == loaded.weights_digest:
+    same = held and (held.serving.served_digest, held.serving.drafts)
+    if held is not None and same == (loaded.weights_digest, drafts):
         yield held
         return
     begun = time.monotonic()
-    with _started(context, made, loaded, lane, folder, events) as endpoint:
+    with _started(context, made, loaded, lane, folder, events, drafts) as endpoint:
         events.tool(f"start server {variant}", time.monotonic() - begun)
         yield endpoint
         begun = time.monotonic()
@@ -174,10 +185,12 @@ def served_with(
 
     Raises:
         ServingFailure: it does not start, or fails its canary.
+        UserError: a draft model is not there, or is another one by now.
     """
     made = manifest(context, variant)
     lane = variant_lane(context.loaded, context.variant(variant), context.facts)
-    return _started(context, made, made, lane, folder, events, options)
+    drafts = _drafts(context, variant, options)
+    return _started(context, made, made, lane, folder, events, drafts, options)
 
 
 @contextlib.contextmanager
@@ -188,6 +201,7 @@ def _started(
     lane: Lane,
     folder: Path,
     events: Events,
+    drafts: dict[str, str],
     options: ServingOptions | None = None,
 ) -> Iterator[Endpoint]:
     """A server for the block: of the variant `made`, with the weights of `loaded`."""
@@ -222,6 +236,7 @@ def _started(
         dtype=serving_dtype(context.loaded, context.facts, engine),
         served_digest=loaded.weights_digest,
         twin_of=made.weights_digest if loaded is not made else None,
+        drafts=drafts,
         environment=environment,
         hardware=context.facts.hardware,
         folder=folder,

@@ -198,13 +198,7 @@ class Recipe(Spec):
                 )
             if v.repeat and self.calibration is None:
                 raise Unfit(f"'repeat' of variant '{v.name}' needs a 'calibration' section", _ADD)
-        names = [v.name for v in self.all_variants]
-        distinct("variants are called", names)
-        folded: dict[str, str] = {}
-        for name in names:  # each is a folder, and on some disks two such names are one folder
-            other = folded.setdefault(name.casefold(), name)
-            if other != name:
-                raise Unfit(f"variants '{name}' and '{other}' differ by case alone", "rename one")
+        distinct("variants are called", [v.name for v in self.all_variants])
         return self
 
     def calibrates(self, variant: AnyVariant) -> bool:

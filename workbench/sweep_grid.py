@@ -17,7 +17,7 @@ from workbench.sweep_spec import OPTIONS, ServingOptions, SweepSpec
 #: engine -> the options its command takes.
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "vllm": OPTIONS,
-    "fake": ("max_num_seqs", "max_num_batched_tokens"),
+    "fake": ("max_num_seqs", "max_num_batched_tokens", "speculative"),
     "llamacpp": (),
 }
 _FLAGS = {
@@ -108,7 +108,7 @@ def refused(sweep: SweepSpec, serve: ServeSpec, hardware: Hardware) -> tuple[str
         if name == "tensor_parallel_size" and most > max(len(hardware.gpus), 1):
             have = f"this machine has {len(hardware.gpus)}"
             return key, f"tensor_parallel_size {most} needs as many GPUs, {have}", "leave it out"
-    if sweep.speculative and any(map(_SPECULATIVE.count, _named(serve.args))):
+    if "speculative" in sweep.swept and any(map(_SPECULATIVE.count, _named(serve.args))):
         return (
             "profile.sweep.speculative",
             "serve.args speculate too, and vLLM merges the two",

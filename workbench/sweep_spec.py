@@ -70,7 +70,8 @@ OPTIONS = tuple(ServingOptions.model_fields)
 class SweepSpec(Spec):
     """A grid of serving options: every combination is one server start for each variant.
 
-    A value `null` is the recipe's own, so that an option can be left out in part of the grid.
+    A value `null` is the recipe's own, so that an option can be left out in part of the grid. An
+    option whose only value that is, is not swept.
     """
 
     max_num_seqs: tuple[_Count | None, ...] = ()
@@ -98,16 +99,16 @@ class SweepSpec(Spec):
 
     @model_validator(mode="after")
     def _grid(self) -> Self:
-        swept = {name: getattr(self, name) for name in self.swept}
-        if not swept:
+        named = {name: values for name in OPTIONS if (values := getattr(self, name))}
+        if not named:
             raise Unfit(
                 "'sweep' names no serving option",
                 f"give one or more of {', '.join(OPTIONS)}, each a list of values",
             )
-        for name, values in swept.items():
+        for name, values in named.items():
             if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
                 raise Unfit(f"'sweep.{name}' has a value twice", "remove one of them")
-        if (count := math.prod(len(values) for values in swept.values())) > MOST:
+        if (count := math.prod(len(values) for values in named.values())) > MOST:
             raise Unfit(
                 f"'sweep' makes {count} configurations, each with a server start for every variant",
                 f"leave values out: at most {MOST} are taken",
@@ -116,8 +117,8 @@ class SweepSpec(Spec):
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """Names of the options that are given values."""
-        return tuple(name for name in OPTIONS if getattr(self, name))
+        """Names of the options that are given a value other than the recipe's own."""
+        return tuple(name for name in OPTIONS if any(v is not None for v in getattr(self, name)))
 
     def grid(self) -> tuple[ServingOptions, ...]:
         """Every combination, the last option changing first."""

@@ -15,7 +15,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from workbench.errors import ServingFailure, StoreError
-from workbench.profile import LOADS, Inputs, Measured, kept_loads, run_profile
+from workbench.load_inputs import Inputs
+from workbench.load_records import LoadSummary
+from workbench.pass_figures import kept_loads
+from workbench.passes import LOADS
+from workbench.profile import Measured, run_profile
 from workbench.profile_spec import ProfileSpec
 from workbench.progress import Progress, silent
 from workbench.records import Configuration, Serving
@@ -106,13 +110,18 @@ def _measure(
         if measured is not None:
             raise  # it did not end as it should: the next server would suffer for it
         error = shortened(failure.what, _MOST)
+    loads: tuple[LoadSummary, ...] = ()
+    if measured is not None:
+        loads = measured.loads
+    elif serving is not None:
+        loads = kept_loads(spec, inputs, serving, folder=folder, under=under)
     return Configuration(
         options=options.given,
         status="measured" if measured else "failed",
         error=error,
         weights=weights,
         serving=serving,
-        loads=measured.loads if measured else kept_loads(spec, inputs, folder=folder, under=under),
+        loads=loads,
         peak_memory_bytes=measured.peak_rss if measured else None,
         peak_gpu_bytes=measured.peak_gpu if measured else None,
         seconds=time.monotonic() - begun,

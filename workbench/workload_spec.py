@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from workbench.base import Name, Spec, Unfit
+from workbench.json_schema import complaint
 from workbench.lengths import Length
 
 PresetName = Literal[
@@ -114,6 +115,18 @@ class Workload(Spec):
             return data
         preset = data["preset"]
         return {"name": preset, **PRESETS[preset], **data}
+
+    @field_validator("response_schema")
+    @classmethod
+    def _is_a_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        # A server would refuse every request of the load, hours later.
+        if value is not None and (bad := complaint(value)):
+            raise Unfit(
+                f"it is no JSON schema: {bad}",
+                "write one of draft 2020-12, such as {type: object, properties: {answer: {type: "
+                "string}}, required: [answer]}",
+            )
+        return value
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -26,6 +26,7 @@ from workbench import __version__, noise, plots
 from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
+from workbench.measured_when import one_after_another
 from workbench.quality_figures import quality_figures
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
@@ -67,6 +68,7 @@ def render(
     """
     diverged, swept = divergence.section(evidence), sweep.section(evidence)
     quality = [(v, c) for v in gate.variants for c in v.checks if c.kind == "quality"]
+    profiles = [side.profile for side in evidence.sides if side.profile]
     return _template().render(
         title=title or f"Release verdict: {gate.run}",
         version=__version__,
@@ -91,6 +93,7 @@ def render(
         regressions_shown=REGRESSIONS,
         forest=_figure(plots.forest(gate)),
         latency=_figure(plots.latency(evidence)),
+        measured=one_after_another([p for p in profiles if p.serving.lane.name != "emulated"]),
         freed={side.variant: loads.freed_sentence(evidence, side) for side in evidence.sides},
         size=_figure(plots.size_and_loss(gate, evidence)),
         sweep=swept,

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from workbench.arrivals import AnyArrivals, Arrivals, load_name
 from workbench.evidence import Evidence, VariantEvidence
 from workbench.load_records import Figure, LoadSummary
+from workbench.measured_when import span
 from workbench.memory import MemoryStatement, freed
 from workbench.records import Profile
 from workbench.report import text
@@ -56,7 +57,10 @@ def rows(loads: Sequence[LoadSummary]) -> list[list[Any]]:
 
 
 def remarks(record: Profile) -> Iterator[tuple[str, str]]:
-    """What stands beside the figures: queues that grew, a machine that was not quiet, memory."""
+    """What stands beside the figures: when, queues that grew, a noisy machine, memory."""
+    if when := span(record):
+        taken = f"; {record.resumed} passes of an attempt that was cut short are in it"
+        yield "measured", when + (taken if record.resumed else "")
     for load in record.loads:
         name = said_load(load)
         if load.saturation.verdict in ("growing", "refusing"):

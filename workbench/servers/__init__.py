@@ -71,6 +71,7 @@ def serve(
     dtype: Choice,
     served_digest: str,
     twin_of: str | None,
+    drafts: Mapping[str, str] | None = None,
     environment: Environment | None,
     hardware: Hardware,
     folder: Path,
@@ -94,6 +95,7 @@ def serve(
         dtype: compute dtype with its reason.
         served_digest: weights digest of `checkpoint`.
         twin_of: weights digest of the checkpoint a twin stands for.
+        drafts: draft model -> digest of its files; for the record.
         environment: the engine's; None where it runs in the light kernel.
         hardware: of this machine.
         folder: for the log, the lease and `metrics.txt`; created.
@@ -157,6 +159,7 @@ def serve(
                 served_path=str(checkpoint),
                 served_digest=served_digest,
                 twin_of=twin_of,
+                drafts=dict(drafts or {}),
                 dtype=dtype,
                 max_model_len=spec.max_model_len,
                 command=command.words,

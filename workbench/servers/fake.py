@@ -7,6 +7,7 @@ import sys
 from workbench import __version__
 from workbench.records import Choice, Environment
 from workbench.servers.engine import Command, Launch, LogFacts
+from workbench.servers.vllm import option_words
 
 
 class FakeEngine:
@@ -27,11 +28,7 @@ class FakeEngine:
                 *("--model", launch.model_name),
                 *("--path", str(launch.checkpoint)),
                 *launch.spec.args,
-                *(
-                    word
-                    for name, value in launch.options.given.items()
-                    for word in (f"--{name.replace('_', '-')}", str(value))
-                ),
+                *option_words(launch.options.given),
             ),
             env={},
             choices={"numbers": Choice(value="made up", reason="the fake engine computes nothing")},

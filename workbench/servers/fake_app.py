@@ -337,6 +337,7 @@ def main() -> int:
     parser.add_argument("--path", type=Path, required=True)
     parser.add_argument("--max-num-seqs", type=int, default=0)
     parser.add_argument("--max-num-batched-tokens", type=int)
+    parser.add_argument("--speculative-config", type=json.loads)  # it guesses nothing
     arguments = parser.parse_args()
     seats, batched = arguments.max_num_seqs, arguments.max_num_batched_tokens
     if batched is not None and batched < seats:
