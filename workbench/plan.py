@@ -21,6 +21,7 @@ from typing import Any
 
 from workbench import __version__
 from workbench.base import BASELINE, BASELINE_GGUF
+from workbench.clusters import Grouping
 from workbench.digest import content_id, sha256_file
 from workbench.divergence_inputs import held_out_inputs
 from workbench.estimates import estimate
@@ -92,6 +93,8 @@ class Facts:
         suite_specs: suite name -> its `suite.yaml`; only reasons are made of it.
         tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
         load_inputs: workload name -> digest of the trace or the suite it asks.
+        suite_groupings: suite name -> clusters of the samples that are asked of it, where it has
+            any; only what is said beforehand is made of it.
     """
 
     checkpoint: Checkpoint
@@ -104,6 +107,7 @@ class Facts:
     suite_specs: Mapping[str, SuiteSpec] = field(default_factory=dict)
     tasks_digest: str | None = None
     load_inputs: Mapping[str, str] = field(default_factory=dict)
+    suite_groupings: Mapping[str, Grouping] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
