@@ -26,6 +26,7 @@ PURE = (
     "noise",
     "differences",
     "asked",
+    "report/compared",
     "report/differences",
     "checks",
     "measured_checks",

@@ -23,13 +23,14 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from workbench import __version__, noise, plots
+from workbench.base import BASELINE
 from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.quality_figures import quality_figures
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
-from workbench.report import divergence, loads, sweep, text
+from workbench.report import compared, divergence, loads, sweep, text
 
 #: Regressions shown for each variant and suite; the rest is counted.
 REGRESSIONS = 20
@@ -65,10 +66,17 @@ def render(
         questions: what each sample asked and expected; without it only ids and outputs are shown.
         title: heading of the page; default names the run.
     """
-    diverged, swept = divergence.section(evidence), sweep.section(evidence)
+    across = evidence.across
+    # Of a run by itself: its variants against its own baseline.
+    diverged, swept = (
+        (None, None) if across else (divergence.section(evidence), sweep.section(evidence))
+    )
     quality = [(v, c) for v in gate.variants for c in v.checks if c.kind == "quality"]
     return _template().render(
-        title=title or f"Release verdict: {gate.run}",
+        title=title
+        or (f"Upgrade verdict: {gate.run}" if across else f"Release verdict: {gate.run}"),
+        base="the earlier run" if across else "the baseline",
+        compared=compared.table(evidence) if across else [],
         version=__version__,
         css=Markup(_file("report.css")),
         gate=gate,
@@ -77,9 +85,12 @@ def render(
         calibration=calibration,
         sealed=calibration_tables.tables(calibration) if calibration else [],
         lengths=calibration_tables.histogram(calibration) if calibration else None,
-        sides=evidence.sides,
+        # Across two runs nothing stands for the baseline.
+        sides=[side for side in evidence.sides if side.variant],
+        # The checkpoint itself may be judged across two runs, and nobody here produced its files.
+        produced=[side for side in evidence.variants if side.variant != BASELINE],
         made=(*evidence.references, *evidence.variants),
-        paired=_paired(evidence),
+        paired=[] if across else _paired(evidence),
         artifacts={v.variant: v.manifest.path for v in evidence.variants if v.manifest},
         asked=_suite_results(evidence),
         verdicts={v.variant: v for v in gate.variants},
@@ -92,7 +103,7 @@ def render(
         forest=_figure(plots.forest(gate)),
         latency=_figure(plots.latency(evidence)),
         freed={side.variant: loads.freed_sentence(evidence, side) for side in evidence.sides},
-        size=_figure(plots.size_and_loss(gate, evidence)),
+        size=None if across else _figure(plots.size_and_loss(gate, evidence)),
         sweep=swept,
         sweep_figure=_figure(swept.figure) if swept else None,
         sweep_csv=_csv(swept.table) if swept else "",
@@ -150,7 +161,8 @@ def _about(evidence: Evidence) -> str:
     if evaluations:
         served = [e.serving for e in evaluations]
         engines = " and ".join(dict.fromkeys(f"{s.engine} {s.engine_version}" for s in served))
-        parts.append(f"asked under {engines} on {served[0].hardware}")
+        machines = " and ".join(dict.fromkeys(s.hardware for s in served))
+        parts.append(f"asked under {engines} on {machines}")
         times = sorted(e.finished for e in evaluations if e.finished)
         if times:
             parts.append(f"measured until {times[-1].replace('T', ' ').replace('+00:00', ' UTC')}")
@@ -180,7 +192,7 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
         if c.kind == "quality"
     }
     rows: list[dict[str, Any]] = []
-    for suite in _asked(evidence.baseline):
+    for suite in _asked(evidence):
         for variant in evidence.variants:
             paired = pair(evidence, variant, suite)
             check = gated.get((variant.variant, suite))
@@ -264,19 +276,21 @@ def _paired(evidence: Evidence) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _asked(side: VariantEvidence) -> list[str]:
-    return [s.suite for s in side.evaluation.suites] if side.evaluation else []
+def _asked(evidence: Evidence) -> list[str]:
+    """Suites that something unquantized was asked; across two runs, the earlier one."""
+    sides = [side.evaluation for side in evidence.unquantized if side.evaluation]
+    return list(dict.fromkeys(result.suite for one in sides for result in one.suites))
 
 
 def _ungated(gate: Gate, evidence: Evidence) -> list[str]:
     gated = {c.details["suite"] for v in gate.variants for c in v.checks if c.kind == "quality"}
-    return [s for s in _asked(evidence.baseline) if s not in gated]
+    return [s for s in _asked(evidence) if s not in gated]
 
 
 def _regressions(evidence: Evidence, questions: Questions) -> list[_Regressions]:
     found: list[_Regressions] = []
     for variant in evidence.variants:
-        for suite in _asked(evidence.baseline):
+        for suite in _asked(evidence):
             compared = compare(
                 evidence, variant, suite=suite, only="regressed", questions=questions
             )
