@@ -21,6 +21,7 @@ PURE = (
     "margin_test",
     "holm",
     "quality_figures",
+    "pooled",
     "evidence",
     "paired",
     "noise",

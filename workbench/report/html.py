@@ -27,6 +27,7 @@ from workbench.base import BASELINE
 from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
+from workbench.pooled import MICRO_F1
 from workbench.quality_figures import quality_figures
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
@@ -200,19 +201,21 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
                 "suite": suite,
                 "variant": variant.variant,
                 "check": check,
+                "pooled": "",
                 "flags": _flags(evidence.reference(variant), variant, suite),
             }
             if isinstance(paired, Paired):
                 figures = quality_figures(paired, check.details["confidence"] if check else 0.95)
                 changed, loss = figures.changed, figures.loss
                 floor = _noise(gate, variant).get(suite)
-                baseline, score = (sum(scores) / changed.n for scores in paired.raw_scores)
+                baseline, score = figures.shown
                 has = samples_of(variant, suite)
                 row |= {
                     "n": changed.n,
                     "left_out": has if has and has > changed.n else None,
                     "clusters": paired.cluster_count,
                     "higher_is_better": paired.higher_is_better,
+                    "pooled": MICRO_F1 if figures.counts else "",
                     "baseline": baseline,
                     "score": score,
                     "loss": loss,
