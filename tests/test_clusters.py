@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from workbench import stats
-from workbench.clusters import Clusters, clustered, units
+from workbench.clusters import Clusters, Grouping, clustered, units
 from workbench.margin_test import beyond_margin
 
 
@@ -137,3 +137,27 @@ def test_adding_agreeing_pairs_never_turns_a_pass_into_a_fail(
     if fewer.high <= margin:
         assert many.low <= margin
     assert not (p_fewer > 0.5 and p_many < 0.05)
+
+
+def test_how_samples_are_grouped_is_known_before_any_is_asked() -> None:
+    found = Grouping.of(["a", "b", "a", None, "a", "b"])
+    assert found == Grouping((3, 2, 1))
+    assert found.mean == 2 and found.scale == 1.5
+    assert found.effective == pytest.approx(36 / 14)
+    assert Grouping.of(["a", None, "b"]) is None
+    assert Grouping.of([]) is None
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4, 4), (4, 2, 2), (3, 1, 1, 1)])
+def test_the_variance_said_beforehand_is_the_gates_where_clusters_change_as_one(
+    sizes: tuple[int, ...],
+) -> None:
+    """Half of all samples lost, half gained, so that there is no loss: the share is 1."""
+    changes = [d for i, size in enumerate(sizes) for d in [(-1.0) ** (i > 0)] * size]
+    if len(sizes) == 4 and sizes[0] == 4:
+        changes = [1.0] * 8 + [-1.0] * 8
+    assert sum(changes) == 0
+    names = [str(i) for i, size in enumerate(sizes) for _ in range(size)]
+    loss = stats.paired_interval([float(d > 0) for d in changes], [float(d < 0) for d in changes])
+    _, variance = clustered(loss, changes, names)
+    assert Grouping(sizes).variance(1.0, len(names)) == pytest.approx(variance)

@@ -302,6 +302,18 @@ def test_an_upgrade_that_loses_nothing_is_go(
     }
     assert gate.compared_with == str(before) and gate.best is None
     assert (tree_digests(before), tree_digests(after)) == trees
+    page = (out / "report.html").read_text()
+    assert f"<title>GO - Upgrade verdict: smoke (compared with run {before})" in page
+    assert f"run <b>{before}</b> stands for the baseline" in page
+    assert "fake 0.1.0, environment" in page and "another machine" in page
+    assert "fake 9.9, environment" in page
+    # Where nobody names a folder, it is said which one it is.
+    unnamed = call("compare", before, after)
+    assert unnamed.code == 0
+    assert "written to comparisons/smoke-smoke: gate.json, report.html" in unnamed.out
+    folder = home / "comparisons" / "smoke-smoke"
+    assert (folder / "gate.json").read_bytes() == (out / "gate.json").read_bytes()
+    assert (folder / "report.html").read_text() == page
     refused = call("compare", before, after, "--output", before)
     assert refused.code == 2 and "holds the verdicts of runs" in refused.err
 

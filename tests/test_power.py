@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from test_gate import policy, quality
 from test_reach import FACTS, loaded
 
 from workbench import stats
+from workbench.clusters import Grouping, clustered
 from workbench.display import power_table
+from workbench.evidence import VariantEvidence
 from workbench.gate import decide
 from workbench.power import ASSUMED, power
 from workbench.reach import bound, fewest
@@ -90,3 +93,85 @@ def test_only_what_is_gated_is_shown_and_an_unknown_size_is_not_made_up() -> Non
     Console(file=out, width=110).print(power_table([found]))
     assert "gsm8k" in out.getvalue() and "?" in out.getvalue()
     assert "10.0 % (assumed)" in out.getvalue() and str(found.needed) in out.getvalue()
+
+
+FOURS = Grouping((4,) * 22)
+
+
+def test_clusters_count_before_a_first_verdict_as_the_gate_would_judge_them() -> None:
+    facts = replace(FACTS, suite_groupings={"suite": FOURS})
+    (found,) = power(loaded(policy(quality(margin=0.2))), facts, None, {})
+    (alone,) = power(loaded(policy(quality(margin=0.2))), FACTS, None, {})
+    assert found.n == alone.n == 88 and found.source == "assumed"
+    assert found.detectable is not None and alone.detectable is not None
+    # 2.2 documents of 22 change as a whole, and the gate's two pseudo-documents, of 24: four
+    # samples each, so that of one sample it is four times that.
+    assert found.detectable == pytest.approx(stats.detectable_loss(88, 4 * 4.2 / 24))
+    assert found.detectable > 1.8 * alone.detectable
+    assert found.needed is not None and alone.needed is not None
+    assert found.needed > 3 * alone.needed
+    out = io.StringIO()
+    Console(file=out, width=140).print(power_table([found]))
+    assert "88 in 22 clusters, worth 22" in out.getvalue()
+    assert "whole clusters that change as one" in " ".join(out.getvalue().split())
+
+
+def test_so_many_samples_in_clusters_pass_an_undamaged_variant_four_times_in_five() -> None:
+    facts = replace(FACTS, suite_groupings={"suite": FOURS})
+    (found,) = power(loaded(policy(quality(margin=0.15))), facts, None, {})
+    assert found.needed is not None
+    count = round(found.needed / 4)
+    names = [str(i // 4) for i in range(4 * count)]
+    dice = np.random.default_rng(4)
+    passed = []
+    for lost, gained, _ in dice.multinomial(count, [ASSUMED / 2, ASSUMED / 2, 1 - ASSUMED], 300):
+        change = [1.0] * 4 * lost + [-1.0] * 4 * gained
+        change += [0.0] * (len(names) - len(change))
+        before, after = [float(d > 0) for d in change], [float(d < 0) for d in change]
+        loss = stats.paired_interval(before, after)
+        passed.append(clustered(loss, change, names)[0].high <= 0.15)
+    assert 0.72 < np.mean(passed) < 0.9
+
+
+def test_after_a_verdict_the_clusters_are_in_its_spread() -> None:
+    checks = policy(quality(margin=0.2))
+    before, after = table(60, 8, 4, 16)
+
+    def judged(*names: str | None) -> tuple[float, float]:
+        """What is detectable, and what the verdict says is."""
+        answers = [
+            tuple(r.model_copy(update={"cluster": c}) for r, c in zip(rows(s), names, strict=True))
+            for s in (before, after)
+        ]
+        found = evidence({"suite": before}, variant("fp8", {"suite": answers[1]}))
+        found = replace(found, baseline=replace(found.baseline, rows={"suite": answers[0]}))
+        gate = decide(checks, found, policy_digest="p", id_="g")
+        facts = replace(FACTS, suite_groupings={"suite": FOURS})
+        (one,) = power(loaded(checks), facts, gate, {})
+        (check,) = (c for c in gate.variants[0].checks if c.kind == "quality")
+        assert one.detectable is not None and one.source == "fp8, last verdict"
+        return one.detectable, check.details["detectable_loss"]
+
+    said, known = judged(*(f"{i // 4}" for i in range(88)))
+    assert said == pytest.approx(known)
+    # The suite had no clusters yet: nothing says how they change.
+    said, known = judged(*[None] * 88)
+    assert said > 1.8 * known
+
+
+def test_equal_answers_in_clusters_promise_no_more_than_the_limits_can_show() -> None:
+    checks = policy(quality(confidence=0.999, margin=0.3))
+    same = evidence({"suite": [1.0] * 88}, variant("fp8", {"suite": rows([1.0] * 88)}))
+    variants = tuple(map(_grouped, same.variants))
+    same = replace(same, baseline=_grouped(same.baseline), variants=variants)
+    gate = decide(checks, same, policy_digest="p", id_="g")
+    facts = replace(FACTS, suite_groupings={"suite": FOURS})
+    (found,) = power(loaded(checks), facts, gate, {})
+    assert found.detectable == bound(88, 0.999, grouping=FOURS) > bound(88, 0.999)
+    assert found.needed == fewest(0.3, 0.999, grouping=FOURS)
+
+
+def _grouped(side: VariantEvidence) -> VariantEvidence:
+    named = enumerate(side.rows["suite"])
+    made = tuple(r.model_copy(update={"cluster": f"{i // 4}"}) for i, r in named)
+    return replace(side, rows={"suite": made})

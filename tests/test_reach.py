@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from test_gate import TTFT, policy, quality
 
 from workbench import stats
+from workbench.clusters import Grouping, clustered
 from workbench.plan import Facts
 from workbench.reach import bound, fewest, out_of_reach
 from workbench.recipe import Loaded
@@ -112,3 +113,25 @@ def test_a_task_of_lm_eval_whose_limit_is_too_small_is_named() -> None:
     assert not out_of_reach(loaded(check), FACTS, most={"mine": enough})
     (few,) = out_of_reach(loaded(check), FACTS, most={"theirs": 98})
     assert "and its check wants 99" in few and few.endswith("it can only be INCONCLUSIVE")
+
+
+@pytest.mark.parametrize("sizes", [(4,) * 22, (8, 4, 2, *[1] * 30)])
+def test_clusters_bound_the_loss_as_the_gate_does_where_nothing_changes(
+    sizes: tuple[int, ...],
+) -> None:
+    names = [str(i) for i, size in enumerate(sizes) for _ in range(size)]
+    n, grouping = len(names), Grouping(sizes)
+    same = [1.0] * n
+    judged, _ = clustered(stats.paired_interval(same, same), [0.0] * n, names)
+    assert bound(n, 0.95, grouping=grouping) == judged.high > bound(n, 0.95)
+    least = fewest(0.1, 0.95, grouping=grouping)
+    assert bound(least, 0.95, grouping=grouping) <= 0.1 < bound(least - 1, 0.95, grouping=grouping)
+
+
+def test_clusters_that_are_too_few_are_named_before_the_work_starts() -> None:
+    check = policy(quality(margin=0.1, min_n=10))
+    assert not out_of_reach(loaded(check), FACTS)
+    grouped = replace(FACTS, suite_groupings={"suite": Grouping((4,) * 22)})
+    (text,) = out_of_reach(loaded(check), grouped)
+    assert "all its 88 samples, in 22 clusters: the loss can be bounded at 12.7 points" in text
+    assert "samples, in clusters of such sizes: it can be INCONCLUSIVE at best" in text

@@ -24,9 +24,13 @@ from typing import Any
 
 import pytest
 from builders import demo, edit, evidence, simple, table
+from test_across import EARLIER, HALF
+from test_across import TTFT as SLOWER
+from test_across import run as later_run
 from test_gate import TTFT, policy, quality, quality_policy
 
 from workbench import __version__, collect, show
+from workbench.across import across
 from workbench.calibration_records import (
     Contamination,
     Dropped,
@@ -472,6 +476,51 @@ def test_cards_escape_and_refuse_what_has_no_card() -> None:
     assert "INCONCLUSIVE" in repr(show(judged(evidence({"suite": [1.0]}))))
 
 
+# ------------------------------------------------------------------------------ two runs
+
+
+def comparison(**changes: Any) -> str:
+    """The page of a run that an upgrade cost half of its answers."""
+    later = later_run(scores=HALF, hardware="NVIDIA L4 (sm8.9)", **changes)
+    found, _ = across(EARLIER, later, "before", ("fp8",))
+    gate = decide(policy(quality(), SLOWER), found, policy_digest="p", id_="g")
+    return render(gate, found)
+
+
+def test_a_comparison_says_which_runs_versions_and_machines() -> None:
+    document = comparison()
+    said = parse(document).text
+    assert "Upgrade verdict: b (compared with run before)" in said
+    assert "Run b is judged, and run before stands for the baseline" in said
+    (row,) = re.findall(r"<tr><th scope=\"row\">fp8</th><td>fp8 of run before</td>.*", document)
+    assert "vllm 0.32.0, environment" in row and "→ vllm 0.33.0, environment" in row
+    assert "AMD EPYC x2 [avx2] → NVIDIA L4 (sm8.9)" in row
+    assert f"<td>{sha256_text('fp8 weights')[:8]}" in row, "one and the same weights"
+    assert "<td>native</td>" in row
+    both = "asked under vllm 0.32.0 and vllm 0.33.0 on AMD EPYC x2 [avx2] and NVIDIA L4 (sm8.9)"
+    assert both in said
+    assert "workbench compare decides again" in said
+
+
+def test_a_comparison_shows_losses_and_answers_against_the_earlier_run() -> None:
+    document = comparison()
+    said = parse(document).text
+    assert "fp8, suite: 40 of 80 worse, 0 better" in said
+    assert "Samples the variant answers worse than the earlier run" in said
+    assert document.count("<svg") == 2, "losses and latency; the size is one and the same"
+    assert "loss of the mean score against the earlier run, points" in document
+    for words in (
+        "What does a saved byte cost?",
+        "worse than the baseline",
+        "paired with baseline",
+    ):
+        assert words not in said
+    # Nothing is shown of the baseline that there is none of.
+    assert '<th scope="row"></th><td colspan' not in document and "<h3></h3>" not in document
+    alike = comparison(version="0.32.0")
+    assert "<td>vllm 0.32.0, environment" in alike and "vllm 0.32.0 and" not in alike
+
+
 # ------------------------------------------------------------------------------ in a real browser
 
 
@@ -554,6 +603,17 @@ def test_a_browser_shows_it_and_asks_nobody(tmp_path: Path) -> None:
     banner = re.search(r'<div class="banner fail" id="verdict">(.*?)</div>', dom, re.S)
     assert banner and "NO-GO" in banner[1] and "may ship: <b>fp8</b>" in banner[1]
     assert dom.count("<svg") == 4 and "<script" not in dom
+
+
+def test_a_browser_shows_a_comparison_and_asks_nobody(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    report.write_bytes(comparison().encode())
+    dom, asked = browse(report, tmp_path / "profile")
+    assert asked == []
+    banner = re.search(r'<div class="banner fail" id="verdict">(.*?)</div>', dom, re.S)
+    assert banner and "NO-GO (compared with run before)" in banner[1]
+    assert "may not ship: <b>fp8</b>" in banner[1]
+    assert dom.count("<svg") == 2 and "<script" not in dom
 
 
 def test_a_report_of_an_unfinished_run_names_the_command(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -187,6 +188,14 @@ def test_smoke_run_to_a_verdict_and_again(workbench: Call, project: Path) -> Non
     ]
     first, second = (decisive(project / "results" / n / "gate.json") for n in ("smoke", "other"))
     assert {**first, "run": ""} == {**second, "run": ""}
+
+    # The README's what-if is what the program prints.
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = re.findall(r"^\$ workbench (gate smoke --what-if .*)\n((?:.+\n)+?)```", readme, re.M)
+    assert len(shown) == 1
+    for command, printed in shown:
+        asked = workbench(*command.split())
+        assert [line.rstrip() for line in asked.stdout.splitlines()] == printed.splitlines()
 
     # The gate works on records alone: the checkpoints may be gone.
     lock = run / "recipe.lock.yaml"

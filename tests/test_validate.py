@@ -70,12 +70,32 @@ def test_policy_checks_what_is_not_measured(workbench: Call, project: Path) -> N
     assert "concurrency 1" in message and "short@2" in message
 
 
-def test_suites_beyond_the_cadence_are_left_out_and_said_so(workbench: Call, project: Path) -> None:
+def own_suites(project: Path) -> Path:
+    """Copies of the shipped suites of the recipe, which a test may change."""
     suites = project / "eval_suites"
     shipped = suites.resolve()
     suites.unlink()
     for name in ("sentiment", "short_question", "json_extract"):
         shutil.copytree(shipped / name, suites / name)
+    return suites
+
+
+def test_the_clusters_of_a_suite_are_counted_before_anything_runs(
+    workbench: Call, project: Path
+) -> None:
+    spec = own_suites(project) / "sentiment" / "suite.yaml"
+    spec.write_text(f"{spec.read_text()}\ncluster: target\n")
+    edit_recipe(project, lambda r: r["evaluate"].update(limit=80))
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "'sentiment' asks 80 of its 88 samples (evaluate.limit), in 2 clusters: the" in said
+    cells = [c.strip() for c in workbench("plan", "recipe.yaml").stdout.split("│")]
+    assert "80 in 2 clusters, worth 2" in cells
+
+
+def test_suites_beyond_the_cadence_are_left_out_and_said_so(workbench: Call, project: Path) -> None:
+    suites = own_suites(project)
     rare = suites / "short_question" / "suite.yaml"
     text = "".join(
         line

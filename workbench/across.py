@@ -84,7 +84,7 @@ def applied(policy: Policy) -> tuple[Policy, tuple[str, ...]]:
 
 def differences(evidence: Evidence, variant: VariantEvidence) -> str:
     """How the two runs differ where they may: versions, hardware, lane; for a sentence."""
-    one, other = (_serving(side) for side in (evidence.reference(variant), variant))
+    one, other = (serving(side) for side in (evidence.reference(variant), variant))
     if one is None or other is None:
         return ""
     told = [
@@ -100,7 +100,8 @@ def differences(evidence: Evidence, variant: VariantEvidence) -> str:
     return ", ".join(told) or "engine version and hardware are the same"
 
 
-def _serving(side: VariantEvidence) -> Serving | None:
+def serving(side: VariantEvidence) -> Serving | None:
+    """How a side was served, by what was measured of it; None where nothing was."""
     measured = side.evaluation or side.profile
     return measured.serving if measured else None
 

@@ -31,6 +31,7 @@ from workbench.evidence import (
     pair,
 )
 from workbench.margin_test import beyond_margin
+from workbench.pooled import MICRO_F1
 from workbench.quality_figures import QualityFigures, bootstrap, quality_figures
 from workbench.records import Check, CheckStatus
 from workbench.spec import QualityCheck
@@ -79,7 +80,7 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     figures = quality_figures(paired, check.confidence)
     loss, variance, changed = figures.loss, figures.variance, figures.changed
     worse, different = stats.mcnemar(changed.right_to_wrong, changed.wrong_to_right)
-    baseline, score = (sum(scores) / n for scores in paired.raw_scores)
+    baseline, score = figures.shown
     floor = noise.floor(evidence, check.suite, evidence.reference(variant))
     details |= {
         "baseline_score": baseline,
@@ -96,6 +97,8 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "recovery": figures.recovery.as_dict(),
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
+    if figures.counts:
+        details["pooled"] = MICRO_F1
     if figures.graded:
         details["bootstrap"] = bootstrap(paired, figures).as_dict()
     share = ""
@@ -105,13 +108,16 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         margin, loss = _relative(paired, figures, part)
         share = f" ({100 * part:.4g} % of what {reference_name(variant)} scores)"
     if margin > 0:
-        details["p_beyond_margin"] = beyond_margin(before, after, margin, figures.clusters)
+        p = [counts.beyond(margin) for counts in figures.counts]
+        details["p_beyond_margin"] = max(
+            p or [beyond_margin(before, after, margin, figures.clusters)]
+        )
     has = samples_of(variant, check.suite)
     if has and has > n:
         details["suite_samples"] = has
     values = {"value": loss.estimate, "low": loss.low, "high": loss.high, "n": n}
     moved = (
-        f"the mean score {_moved(paired, loss.estimate, baseline, score)} over {n} paired samples"
+        f"{figures.what} {_moved(paired, loss.estimate, baseline, score)} over {n} paired samples"
     )
     if details["inside_noise"]:
         moved += f" (no more than {reference_name(variant)} differs from itself, asked twice)"
@@ -135,7 +141,7 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         return answer(
             "INCONCLUSIVE", f"{name} scores 0 on it, and a part of that is no margin", **values
         )
-    if sum(before) / n <= margin:
+    if (baseline if figures.counts else sum(before) / n) <= margin:
         only = "only " if paired.higher_is_better else ""
         none = "scores 0 on it" if baseline == 0 else f"scores {only}{points(baseline)} % on it"
         none += "" if paired.higher_is_better else ", where lower is better"
@@ -195,6 +201,8 @@ def _relative(paired: Paired, figures: QualityFigures, part: float) -> tuple[flo
     part times score, pair by pair, whose limits against 0 are Fieller's (1954, Some problems in
     interval estimation, JRSS B 16, 175-185); where they are wider than the loss's own, they count.
     """
+    if figures.counts:
+        return figures.relative(part)
     loss = figures.loss
     (before, after), (scores, _) = paired.scores, paired.raw_scores
     margin = part * sum(scores) / len(scores)

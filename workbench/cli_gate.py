@@ -155,29 +155,39 @@ def compare(
     variant: Annotated[
         list[str] | None, typer.Option("--variant", help="this one alone (repeatable)")
     ] = None,
-    output: OutputOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="folder, outside results/, for gate.json and report.html; default: "
+            "comparisons/RUN_A-RUN_B in the working folder",
+        ),
+    ] = None,
     results: ResultsOption = None,
 ) -> None:
     """Gate the same weights in two runs: another engine version, or another machine.
 
-    RUN_A stands for the baseline. Nothing of either run is written.
+    RUN_A stands for the baseline. Verdict and report are written aside, and nothing of either run.
     """
     from workbench.cli import _console
-    from workbench.collect import refuse_folder
+    from workbench.collect import refuse_folder, write_aside
     from workbench.compare_runs import compare_runs
     from workbench.context import open_run
     from workbench.recipe import load_spec
     from workbench.spec import Policy
-    from workbench.store import dump_record, write_atomic
 
     runs = open_run(before, results), open_run(after, results)
-    if output is not None:
-        for context in runs:
-            refuse_folder(context, output)
+    folder = output or Path("comparisons") / "-".join(context.run.name for context in runs)
+    for context in runs:
+        refuse_folder(context, folder)
     given = load_spec(policy, Policy) if policy else None
-    record = compare_runs(*runs, given, variant or ())
+    record, evidence = compare_runs(*runs, given, variant or ())
+    write_aside(runs[1], record, evidence, folder)
     console = _console()
-    if output is not None:
-        write_atomic(output / "gate.json", dump_record(record))
-        console.print(f"written to {output}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"written to {folder}: gate.json, report.html",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     verdict(console, record, None)

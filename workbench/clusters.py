@@ -7,7 +7,9 @@ figure here is made of whole clusters; a sample without one is a cluster of its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.stats import Interval, graded_interval, pair_variance
@@ -19,6 +21,54 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Clusters = Sequence[str | None]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How the samples of a suite are grouped, before any is asked.
+
+    What is said of it takes the unkind case, in which a cluster changes as one: how much its
+    samples have in common is not known yet.
+
+    Attributes:
+        sizes: samples of each cluster; a sample that belongs to none is one of size 1.
+    """
+
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, clusters: Clusters) -> Grouping | None:
+        """Of the samples' clusters; None where no two samples are of one."""
+        named = Counter(c for c in clusters if c is not None)
+        if not named or max(named.values()) == 1:
+            return None
+        return cls((*sorted(named.values(), reverse=True), *[1] * list(clusters).count(None)))
+
+    @property
+    def mean(self) -> float:
+        """Samples of a cluster, on average."""
+        return sum(self.sizes) / len(self.sizes)
+
+    @property
+    def scale(self) -> float:
+        """What the mean of units is multiplied by, as `clustered` does: the largest over `mean`."""
+        return max(self.sizes) / self.mean
+
+    @property
+    def effective(self) -> float:
+        """Independent samples that would know as much (Kish's effective size)."""
+        return sum(self.sizes) ** 2 / sum(size * size for size in self.sizes)
+
+    def variance(self, share: float, n: float) -> float:
+        """Variance of one sample's difference, two pseudo-pairs of clusters added, as `clustered`.
+
+        Args:
+            share: of answers that turn right or wrong, without any loss.
+            n: samples, in clusters of such sizes.
+        """
+        most, clusters = max(self.sizes), n / self.mean
+        unit = share * sum(size * size for size in self.sizes) / (len(self.sizes) * most * most)
+        return most * most / self.mean * (unit * clusters + 2) / (clusters + 2)
 
 
 def units(columns: Floats, clusters: Clusters | None = None) -> Floats:

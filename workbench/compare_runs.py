@@ -9,6 +9,7 @@ from workbench.collect import collect
 from workbench.context import Context
 from workbench.digest import content_id
 from workbench.errors import RecipeError, did_you_mean
+from workbench.evidence import Evidence
 from workbench.gate import decide
 from workbench.plan import gate_spec
 from workbench.recipe import digest_of
@@ -19,7 +20,7 @@ from workbench.store import read_record
 
 def compare_runs(
     before: Context, after: Context, policy: Policy | None = None, variants: Sequence[str] = ()
-) -> Gate:
+) -> tuple[Gate, Evidence]:
     """Judge each variant of a run against the same weights in an earlier run.
 
     Args:
@@ -27,6 +28,9 @@ def compare_runs(
         after: the run to judge.
         policy: default is that of the run to judge.
         variants: of the run to judge; empty means all.
+
+    Returns:
+        The verdict, and what it rests on, for a report.
 
     Raises:
         RecipeError: both are one run, or it has no such variant.
@@ -63,7 +67,8 @@ def compare_runs(
             }
         ),
     )
-    return record.model_copy(update={"warnings": (*record.warnings, *left_out, *said)})
+    warnings = (*record.warnings, *left_out, *said)
+    return record.model_copy(update={"warnings": warnings}), evidence
 
 
 def _id(context: Context) -> str:

@@ -17,6 +17,7 @@ from workbench import envs
 from workbench.base import BASELINE
 from workbench.calibration_spec import HubSource
 from workbench.checkpoint import inspect
+from workbench.clusters import Grouping
 from workbench.digest import content_id, sha256_file
 from workbench.drafts import draft_digests
 from workbench.errors import CheckpointError, RecipeError, StoreError, SuiteError
@@ -32,7 +33,7 @@ from workbench.recipe import Loaded, find_project, load_lock, load_recipe, spot
 from workbench.records import Environment, Gate, Plan
 from workbench.store import Results, Run, read_record
 from workbench.suite_spec import CADENCES, Cadence
-from workbench.suites import Suite, find_suite, load_suite
+from workbench.suites import Suite, cluster_of, find_suite, load_suite
 from workbench.tokenizer import Tokenizer
 from workbench.traces import TraceRow, read_trace
 from workbench.variants import AnyVariant
@@ -184,6 +185,11 @@ class Context:
                 for name, s in self.suites.items()
             },
             suite_specs={name: suite.spec for name, suite in self.suites.items()},
+            suite_groupings={
+                name: grouping
+                for name, suite in self.suites.items()
+                if (grouping := _grouping(suite, loaded.recipe.evaluate.limit))
+            },
             source_digest=source,
             left_out={n: s.spec.cadence for n, s in self._suites.items() if n not in self.suites},
             tasks_digest=folder_digest(tasks) if tasks else None,
@@ -289,6 +295,10 @@ class Context:
         if made:
             events.tool(f"create environment {name}", time.monotonic() - begun)
         return environment
+
+
+def _grouping(suite: Suite, limit: int | None) -> Grouping | None:
+    return Grouping.of([cluster_of(suite.spec, sample) for sample in suite.samples[:limit]])
 
 
 def _rarer(cadence: Cadence, wanted: Cadence) -> bool:

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from workbench.clusters import Grouping
 from workbench.errors import StoreError
 from workbench.events import EventReader
 from workbench.power import Power
@@ -147,7 +148,7 @@ def power_table(found: Sequence[Power]) -> Table:
         short = one.n is not None and (one.needed is None or one.n < one.needed)
         table.add_row(
             Text(one.suite),
-            "?" if one.n is None else f"{one.n}",
+            "?" if one.n is None else _grouped(one.n, one.grouping),
             f"{'at most ' if one.relative else ''}{100 * one.margin:.1f}",
             Text(f"{100 * one.variance:.1f} % ({one.source})"),
             "?" if one.detectable is None else f"{100 * one.detectable:.1f}",
@@ -157,7 +158,19 @@ def power_table(found: Sequence[Power]) -> Table:
         "points of the mean score; detectable: a true loss that far from the margin is settled 4 "
         "times in 5; needed: samples with which an undamaged variant passes 4 times in 5"
     )
+    if any(one.grouping for one in found):
+        table.caption += (
+            "; clusters: samples that are not independent, counted as whole clusters that change "
+            "as one until a verdict says how much they do"
+        )
     return table
+
+
+def _grouped(n: int, grouping: Grouping | None) -> str:
+    if grouping is None:
+        return f"{n}"
+    count = len(grouping.sizes)
+    return f"{n} in {count} clusters, worth {grouping.effective:.0f}"
 
 
 def verdict_table(gate: Gate) -> Table:

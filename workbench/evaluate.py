@@ -23,6 +23,7 @@ from workbench.asking import TIME_LIMIT, Asking
 from workbench.client import run_async
 from workbench.errors import RecipeError
 from workbench.grading import grade_rows
+from workbench.pooled import POOLED, pooled_score
 from workbench.progress import Progress
 from workbench.prompts import shows_tools
 from workbench.questions import Question, bos_found, fake_answers, prepare_all, sampling
@@ -141,12 +142,13 @@ def summarize(
 ) -> SuiteResult:
     """Sum rows up. The score is the mean over the rows that have one; failures are counted.
 
+    Of a suite whose metric is pooled it is that metric over the same rows (`workbench.pooled`).
     Where an answer is there and only its grade is not, there is no score: a scorer that fails does
     so at answers of a kind, and the mean over the others would be of another suite.
     """
     spec = suite.spec
     ungraded = any(reopened(row) is not row for row in rows)
-    scores = [row.score for row in rows if row.score is not None and not ungraded]
+    graded = [row for row in rows if row.score is not None and not ungraded]
     reasons = Counter(row.finish_reason for row in rows if row.finish_reason)
     flagged = Counter(flag for row in rows for flag in row.flags)
     return SuiteResult(
@@ -165,12 +167,18 @@ def summarize(
         samples=len(suite.samples),
         repeats=spec.repeats,
         failed=sum(row.error is not None or row.score is None for row in rows),
-        score=math.fsum(scores) / len(scores) if scores else None,
+        score=_score(spec.metric, graded) if graded else None,
         flagged=dict(sorted(flagged.items())),
         finish_reasons=dict(sorted(reasons.items())),
         prompt_tokens=sum(row.prompt_tokens or 0 for row in rows),
         output_tokens=sum(row.output_tokens or 0 for row in rows),
     )
+
+
+def _score(metric: str, rows: Sequence[SampleRow]) -> float:
+    if metric in POOLED:
+        return pooled_score(rows)
+    return math.fsum(row.score or 0.0 for row in rows) / len(rows)
 
 
 def _how(endpoint: Endpoint, suite: Suite, shown: bool) -> str | None:

@@ -22,6 +22,7 @@ from workbench.paired import Answers as Answers
 from workbench.paired import Paired as Paired
 from workbench.paired import Refusal as Refusal
 from workbench.paired import Rows, pair_rows
+from workbench.pooled import uncounted
 from workbench.records import (
     Checkpoint,
     Divergence,
@@ -322,6 +323,8 @@ def _rows_of(
     outside = sorted(r.key for r in rows if r.score is not None and not 0 <= r.score <= 1)
     if outside:
         return Refusal("NOT COMPARABLE", f"{name} has a score outside 0 to 1 on {outside[0]!r}")
+    if scored and result.source == "suite" and (why := uncounted(result.metric, rows)):
+        return Refusal("MISSING", f"{name}: {why}")
     wanted = range(result.repeats)
     for id_ in dict.fromkeys(row.id for row in rows):
         if any((id_, k) not in found for k in wanted):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from workbench import stats
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair_repeat
+from workbench.pooled import pooled
 
 #: `churn`: share of samples whose score or wrong answer changed. `difference`: loss of the second
 #: pass against the first, positive where the second was worse.
@@ -20,9 +21,10 @@ def floor(evidence: Evidence, suite: str, reference: VariantEvidence) -> Floor |
     if not isinstance(paired, Paired):
         return None
     first, second = paired.scores
+    counts = pooled(paired)
     return {
         "churn": stats.churn(first, second, *paired.outputs).share,
-        "difference": (sum(first) - sum(second)) / len(first),
+        "difference": counts.loss if counts else (sum(first) - sum(second)) / len(first),
     }
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from workbench import __version__
 from workbench.base import BASELINE, BASELINE_GGUF
+from workbench.clusters import Grouping
 from workbench.digest import content_id, sha256_file
 from workbench.divergence_inputs import held_out_inputs
 from workbench.drafts import in_id, named, swept
@@ -94,6 +95,8 @@ class Facts:
         tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
         load_inputs: workload name -> digest of the trace or the suite it asks.
         drafts: draft model of speculative decoding -> digest of its files.
+        suite_groupings: suite name -> clusters of the samples that are asked of it, where it has
+            any; only what is said beforehand is made of it.
     """
 
     checkpoint: Checkpoint
@@ -107,6 +110,7 @@ class Facts:
     tasks_digest: str | None = None
     load_inputs: Mapping[str, str] = field(default_factory=dict)
     drafts: Mapping[str, str] = field(default_factory=dict)
+    suite_groupings: Mapping[str, Grouping] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ def forest(gate: Gate) -> str | None:
         axes.set_ylim(y - 0.2, -0.8)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("loss of the mean score against the baseline, points  (right is worse)")
+        against = "earlier run" if gate.compared_with else "baseline"
+        axes.set_xlabel(f"loss of the mean score against the {against}, points  (right is worse)")
         return _svg(figure, "forest", "Paired loss per suite and variant with its interval")
 
 

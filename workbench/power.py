@@ -2,7 +2,8 @@
 
 Both follow from how much one sample's difference varies. Of right/wrong answers that is, without
 any loss, the share of answers that turn right or wrong. It is taken from the run's last verdict
-where there is one, else assumed and said to be: 10 %, which 4-bit weights of small models reach.
+where there is one, else assumed and said to be: 10 %, which 4-bit weights of small models reach,
+and of a suite with clusters that they change cluster by cluster (`workbench.clusters.Grouping`).
 `workbench.reach` says what not even a perfect copy could pass; this says what a usual one could.
 """
 
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from workbench import stats
+from workbench.clusters import Grouping
 from workbench.plan import Facts
 from workbench.reach import bound, fewest
 from workbench.recipe import Loaded
@@ -36,6 +39,7 @@ class Power:
             four times in five; an undamaged variant passes so often where this is the margin.
         needed: samples with which an undamaged variant passes four times in five; None: too many.
         relative: the margin is a part of the baseline's score.
+        grouping: clusters of the suite's samples; None: every sample is independent.
     """
 
     suite: str
@@ -46,6 +50,7 @@ class Power:
     detectable: float | None
     needed: int | None
     relative: bool = False
+    grouping: Grouping | None = None
 
 
 def power(
@@ -63,7 +68,11 @@ def power(
     for check in loaded.policy.quality:
         if check.tier == "advisory" or check.suite in facts.left_out:
             continue
-        variance, source, n = _earlier(check.suite, earlier) or (ASSUMED, "assumed", None)
+        grouping = facts.suite_groupings.get(check.suite)
+        # Of one sample. A verdict's is that of its clusters, unless the suite had none yet.
+        said = _earlier(check.suite, earlier) or _Earlier(ASSUMED, "assumed", None, False)
+        spread = _Spread(said.variance, None if said.clustered else grouping)
+        n = said.n
         if check.suite in facts.suite_sizes:
             size = facts.suite_sizes[check.suite][0]
             n = min(size, limit or size)
@@ -71,44 +80,68 @@ def power(
         apart = None
         if n is not None:
             # What not even equal answers can show, a usual variant cannot either.
-            loss = stats.detectable_loss(n, _padded(variance, n), check.confidence)
-            apart = max(bound(n, check.confidence), loss)
-        needed = _needed(check, variance)
+            loss = stats.detectable_loss(n, spread.padded(n), check.confidence)
+            apart = max(bound(n, check.confidence, grouping=grouping), loss)
+        needed = _needed(check, spread, grouping)
         found.append(
             Power(
                 check.suite,
                 n,
                 check.most,
-                variance,
-                source,
+                said.variance,
+                said.source,
                 apart,
                 needed,
                 relative=check.margin is None,
+                grouping=grouping,
             )
         )
     return found
 
 
-def _needed(check: QualityCheck, variance: float) -> int | None:
+@dataclass(frozen=True)
+class _Spread:
+    """Variance of one sample's difference; with a grouping, of answers that change by clusters."""
+
+    variance: float
+    grouping: Grouping | None
+
+    def padded(self, n: int) -> float:
+        """As the gate counts it: with two pseudo-pairs, one lost and one gained."""
+        if self.grouping is not None:
+            return self.grouping.variance(self.variance, n)
+        return (self.variance * n + 2) / (n + 2)
+
+
+def _needed(check: QualityCheck, spread: _Spread, grouping: Grouping | None) -> int | None:
     n = 1
     for _ in range(20):  # more samples have less of the pseudo-pairs: it settles within a few
-        found = stats.items_needed(0.0, _padded(variance, n), check.most, check.confidence)
+        found = stats.items_needed(0.0, spread.padded(n), check.most, check.confidence)
         if found is None:
             return None
         before, n = n, found
     # Rounded up each time, it may go on between two neighbours.
-    return max(n, before, check.min_n, fewest(check.most, check.confidence))
+    least = fewest(check.most, check.confidence, grouping=grouping)
+    return max(n, before, check.min_n, least)
 
 
-def _padded(variance: float, n: int) -> float:
-    """As the gate counts it: with two pseudo-pairs, one lost and one gained."""
-    return (variance * n + 2) / (n + 2)
+class _Earlier(NamedTuple):
+    variance: float
+    source: str
+    n: int | None
+    clustered: bool
 
 
-def _earlier(suite: str, gate: Gate | None) -> tuple[float, str, int] | None:
-    """Variance, whose it is, and samples: the largest of what did not fail, else of what did."""
+def _earlier(suite: str, gate: Gate | None) -> _Earlier | None:
+    """What a verdict says: the largest variance of what did not fail, else of what did."""
     found = [
-        (check.status != "FAIL", _variance(check, check.n), verdict.variant, check.n)
+        (
+            check.status != "FAIL",
+            _variance(check, check.n),
+            verdict.variant,
+            check.n,
+            check.details.get("clusters") is not None,
+        )
         for verdict in (gate.variants if gate else ())
         for check in verdict.checks
         if check.kind == "quality" and check.details.get("suite") == suite
@@ -117,8 +150,8 @@ def _earlier(suite: str, gate: Gate | None) -> tuple[float, str, int] | None:
     if not found:
         return None
     sound = any(passed for passed, *_ in found)
-    variance, variant, n = max(one[1:] for one in found if one[0] == sound)
-    return variance, f"{variant}, last verdict", n
+    variance, variant, n, clustered = max(one[1:] for one in found if one[0] == sound)
+    return _Earlier(variance, f"{variant}, last verdict", n, clustered)
 
 
 def _variance(check: Check, n: int) -> float:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.client import Completion, RequestFailed
-from workbench.digest import canonical_json, content_id, sha256_text
+from workbench.digest import content_id, sha256_text
 from workbench.errors import RecipeError
 from workbench.prompts import chat_messages, render_prompt
 from workbench.spec import Sample, SuiteSpec
-from workbench.suites import Suite
+from workbench.suites import Suite, cluster_of
 from workbench.tool_calls import request_digest, tools_as_sent
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def prepare(suite: Suite, sample: Sample, tokenizer: Tokenizer, longest: int) ->
         target_digest=content_id(sample.target),
         template_digest=tokenizer.template_digest if spec.chat_template else None,
         tokenizer_digest=tokenizer.digest,
-        cluster=_cluster(spec, sample),
+        cluster=cluster_of(spec, sample),
         messages=messages,
         too_long=None
         if needed <= longest
@@ -306,13 +306,6 @@ def _other_count(counted: int, own: int) -> RequestFailed:
         f"the server counts {counted} tokens in the prompt, the checkpoint's tokenizer {own}",
         fix="serve the checkpoint with its own tokenizer files and without added special tokens",
     )
-
-
-def _cluster(spec: SuiteSpec, sample: Sample) -> str | None:
-    value = sample.model_dump().get(spec.cluster) if spec.cluster else None
-    if value is None or isinstance(value, str):
-        return value
-    return canonical_json(value).decode()
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from workbench import stats
 from workbench.base import BASELINE
 from workbench.checks import points
+from workbench.clusters import Grouping
 from workbench.measured_checks import MIN_REQUESTS, performance_name
 from workbench.plan import Facts, variant_lane
 from workbench.proportion import proportion
@@ -30,27 +31,40 @@ RIGHT_OR_WRONG = frozenset(
 )
 
 
-def bound(n: int, confidence: float, graded: bool = False) -> float:
+def bound(
+    n: int, confidence: float, graded: bool = False, grouping: Grouping | None = None
+) -> float:
     """Upper limit of the loss, 0 to 1, when none of n paired answers changed.
 
     Args:
         n: paired samples.
         confidence: of the one-sided limit.
         graded: scores may lie between 0 and 1, which bounds it a little closer.
+        grouping: clusters of the suite; the n samples are then in clusters of such sizes.
     """
     limit = stats.binary_interval(0, 0, n, confidence).high
-    return min(limit, stats.graded_interval([0.0] * n, confidence).high) if graded else limit
+    limit = min(limit, _graded(n, confidence)) if graded else limit
+    if grouping is None:
+        return limit
+    clusters = max(1, math.floor(n / grouping.mean + 1e-9))
+    return min(1.0, max(limit, grouping.scale * _graded(clusters, confidence)))
 
 
-def fewest(margin: float, confidence: float, graded: bool = False) -> int:
+def _graded(n: int, confidence: float) -> float:
+    return stats.graded_interval([0.0] * n, confidence).high
+
+
+def fewest(
+    margin: float, confidence: float, graded: bool = False, grouping: Grouping | None = None
+) -> int:
     """The fewest samples whose loss can be bounded within a margin: where no answer changes."""
     enough = 1
-    while bound(enough, confidence, graded) > margin:
+    while bound(enough, confidence, graded, grouping) > margin:
         enough *= 2
     too_few = enough // 2
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
-        if bound(middle, confidence, graded) > margin:
+        if bound(middle, confidence, graded, grouping) > margin:
             too_few = middle
         else:
             enough = middle
@@ -100,7 +114,10 @@ def out_of_reach(
 def _quality(check: QualityCheck, loaded: Loaded, facts: Facts, graded: bool) -> str:
     size, n = facts.suite_sizes[check.suite][0], _asked(check, loaded, facts)
     asked = f"{n} of its {size} samples (evaluate.limit)" if n < size else f"all its {n} samples"
-    return _short(check, n, f"suite '{check.suite}' asks {asked}", graded)
+    grouping = facts.suite_groupings.get(check.suite)
+    if grouping:
+        asked += f", in {len(grouping.sizes)} clusters"
+    return _short(check, n, f"suite '{check.suite}' asks {asked}", graded, grouping)
 
 
 def _asked(check: QualityCheck, loaded: Loaded, facts: Facts) -> int:
@@ -123,20 +140,22 @@ def _shares(check: QualityCheck, n: int) -> Iterator[str]:
             )
 
 
-def _short(check: QualityCheck, n: int, text: str, graded: bool) -> str:
+def _short(
+    check: QualityCheck, n: int, text: str, graded: bool, grouping: Grouping | None = None
+) -> str:
     """What n samples cannot show, after a text that says where n comes from; or nothing."""
-    few = n < check.min_n
-    wide = check.tier != "advisory" and bound(n, check.confidence, graded) > check.most
+    few, limit = n < check.min_n, bound(n, check.confidence, graded, grouping)
+    wide = check.tier != "advisory" and limit > check.most
     if not few and not wide:
         return ""
     if few:
         text += f", and its check wants {check.min_n}"
     if wide:
-        best = points(bound(n, check.confidence, graded), check.most)
         text += (
-            f": the loss can be bounded at {best} points even if nothing changes, and a margin of "
-            f"{points(check.most)} needs at least "
-            f"{fewest(check.most, check.confidence, graded)} samples"
+            f": the loss can be bounded at {points(limit, check.most)} points even if nothing "
+            f"changes, and a margin of {points(check.most)} needs at least "
+            f"{fewest(check.most, check.confidence, graded, grouping)} samples"
+            + (", in clusters of such sizes" if grouping else "")
         )
     return f"{text}: it can {'only be INCONCLUSIVE' if few else 'be INCONCLUSIVE at best'}"
 

@@ -28,7 +28,6 @@ from typing import Any
 from workbench import steps
 from workbench.asked import ASKING, asking_digest
 from workbench.context import Context
-from workbench.digest import canonical_json
 from workbench.errors import StoreError, UserError
 from workbench.evaluate import summarize
 from workbench.evaluation_records import NOT_SCORED
@@ -48,8 +47,8 @@ from workbench.store import (
     write_marked,
     write_record,
 )
-from workbench.suite_spec import Sample, SuiteSpec
-from workbench.suites import Suite
+from workbench.suite_spec import Sample
+from workbench.suites import Suite, cluster_of
 
 _ASK_AGAIN = "{} asks it again"
 
@@ -336,12 +335,6 @@ def _changed(context: Context, suite: Suite, what: str) -> StoreError:
         where=str(suite.path),
         fix=_ASK_AGAIN.format(context.command) + ", or take the change back",
     )
-
-
-def cluster_of(spec: SuiteSpec, sample: Sample) -> str | None:
-    """The cluster of a sample, as its row has it."""
-    value = sample.model_dump().get(spec.cluster) if spec.cluster else None
-    return value if value is None or isinstance(value, str) else canonical_json(value).decode()
 
 
 def _regraded(suite: Suite, sample: Sample, row: SampleRow) -> SampleRow:

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from workbench.digest import canonical_json
 from workbench.errors import StoreError
 from workbench.evaluation_records import NOT_JUDGED, NOT_SCORED
+from workbench.pooled import COUNTS
 from workbench.records import Evaluation, SampleRow
 from workbench.store import disk_errors, write_atomic
 
@@ -54,6 +55,8 @@ def rows_digest(rows: Iterable[SampleRow]) -> str:
 def _canonical(row: SampleRow) -> bytes:
     score = row.score
     said = [*_IDENTITY_OF(row), row.output, score, row.error is None, list(row.flags)]
+    if row.grade and COUNTS in row.grade:  # of which the metric is made, and not of the score
+        said.append(row.grade[COUNTS])
     # The same bytes, several times as fast, but for numbers with an exponent, NaN and half
     # characters.
     if score is None or score == 0 or 1e-4 <= score <= 1:

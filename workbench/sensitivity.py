@@ -10,6 +10,7 @@ from statistics import stdev
 
 from workbench import checks
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
+from workbench.pooled import pooled
 from workbench.records import CheckStatus, Spread
 from workbench.spec import Policy
 
@@ -67,5 +68,7 @@ def _score(evidence: Evidence, variant: VariantEvidence, suite: str) -> float | 
     paired = pair(evidence, variant, suite)
     if not isinstance(paired, Paired):
         return None
+    if (counts := pooled(paired)) is not None:
+        return counts.scores[1]
     scores = paired.raw_scores[1]
     return sum(scores) / len(scores)

@@ -171,7 +171,7 @@ def tango(lost: int, gained: int, n: int, confidence: float = 0.95) -> Interval:
     )
 
 
-def _net_upper(net: int, n: int, confidence: float) -> float:
+def _net_upper(net: float, n: float, confidence: float) -> float:
     """Exact upper limit of the loss, had `net` of n pairs moved one way and the rest not at all.
 
     Clopper and Pearson's limits of a proportion: the upper one of a net loss, or minus the lower

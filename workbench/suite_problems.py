@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.errors import did_you_mean
 from workbench.json_schema import Validator, complaint
+from workbench.pooled import MICRO_F1
 from workbench.prompts import MOST_CHARACTERS, fields_shown, filled_length, placeholders
 from workbench.scorers import check_target
 from workbench.suite_spec import Sample, SamplingSpec, SuiteSpec
@@ -50,6 +51,7 @@ def spec_problems(spec: SuiteSpec, folder: str) -> Iterator[SpecProblem]:
             ("name",), f"the suite is called '{spec.name}' in a folder '{folder}'", "rename one"
         )
     yield from _asking(spec)
+    yield from _metric(spec)
     yield from _sampling(spec)
     yield from _templates(spec)
     yield from _tools(spec)
@@ -103,6 +105,27 @@ def _asking(spec: SuiteSpec) -> Iterator[SpecProblem]:
             ("guided",),
             "'guided: false' has no effect without 'response_schema'",
             "add the schema, or remove the key",
+        )
+
+
+def _metric(spec: SuiteSpec) -> Iterator[SpecProblem]:
+    """A pooled metric is made of counts that one scorer gives; another's mean is not called so."""
+    like = "".join(c for c in spec.metric.lower() if c.isalnum())
+    if like not in ("microf1", "f1micro"):
+        return
+    if spec.metric != MICRO_F1:
+        what = f"'metric: {spec.metric}' would be the name of a mean score, which micro-F1 is not"
+        yield SpecProblem(("metric",), what, f"write 'metric: {MICRO_F1}'")
+    elif spec.scorer.name != "json_fields":
+        yield SpecProblem(
+            ("metric",),
+            f"'metric: {MICRO_F1}' is made of counted fields, and scorer '{spec.scorer.name}' "
+            "counts none",
+            "use scorer 'json_fields', or call the mean score something else",
+        )
+    elif not spec.higher_is_better:
+        yield SpecProblem(
+            ("higher_is_better",), f"a high '{MICRO_F1}' is always better", "remove the key"
         )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from workbench.complaints import locate
-from workbench.digest import content_id
+from workbench.digest import canonical_json, content_id
 from workbench.errors import SuiteError, did_you_mean
 from workbench.prompts import Renderer as Renderer
 from workbench.prompts import chat_messages as chat_messages
@@ -62,6 +62,12 @@ class Suite:
     digest: str
     path: Path
     resources: Mapping[str, str] = field(default_factory=dict)
+
+
+def cluster_of(spec: SuiteSpec, sample: Sample) -> str | None:
+    """What a sample is not independent of, as its row has it; None: of no other sample."""
+    value = sample.model_dump().get(spec.cluster) if spec.cluster else None
+    return value if value is None or isinstance(value, str) else canonical_json(value).decode()
 
 
 def suite_names(root: Path) -> list[str]:

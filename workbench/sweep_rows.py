@@ -15,6 +15,7 @@ from typing import Any
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.load_records import LoadSummary
 from workbench.pareto import front
+from workbench.pooled import pooled
 from workbench.records import Serving
 from workbench.report.loads import said_arrivals
 from workbench.sweep_spec import said_options
@@ -90,7 +91,8 @@ def recovery(evidence: Evidence, side: VariantEvidence) -> float | None:
         paired = pair(evidence, side, suite)
         if not isinstance(paired, Paired):
             return None
-        before, after = (sum(scores) for scores in paired.raw_scores)
+        counts = pooled(paired)
+        before, after = counts.scores if counts else (sum(s) for s in paired.raw_scores)
         if paired.higher_is_better and before > 0:
             ratios.append(after / before)
     return sum(ratios) / len(ratios) if ratios else None

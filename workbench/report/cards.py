@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from workbench.artifact_records import Artifact
 from workbench.differences import Differences
+from workbench.pooled import POOLED
 from workbench.records import (
     Calibration,
     Check,
@@ -213,7 +214,7 @@ def _artifact(found: Artifact | None) -> list[_Rows]:
 
 def _evaluation(record: Evaluation) -> _Content:
     serving = record.serving
-    head = ["suite", "n", "failed", "mean score", "flagged", "finish reasons", "output tokens"]
+    head = ["suite", "n", "failed", "score", "flagged", "finish reasons", "output tokens"]
     again = {r.suite: r for r in record.repeat}
     if again:
         head.append("asked again")
@@ -222,6 +223,7 @@ def _evaluation(record: Evaluation) -> _Content:
         reasons = ", ".join(f"{k} {v}" for k, v in r.finish_reasons.items())
         flagged = ", ".join(f"{text.flag_word(k)} {v}" for k, v in r.flagged.items()) or "none"
         score = text.percent(r.score) + ("" if r.higher_is_better else " (lower is better)")
+        score += f" ({r.metric})" if r.metric in POOLED else ""
         row = [r.suite, r.n, r.failed, score, flagged, reasons, r.output_tokens]
         if again:
             row.append(text.percent(again[r.suite].score) if r.suite in again else "")

@@ -23,14 +23,16 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from workbench import __version__, noise, plots
+from workbench.base import BASELINE
 from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
 from workbench.measured_when import one_after_another
+from workbench.pooled import MICRO_F1
 from workbench.quality_figures import quality_figures
 from workbench.records import Calibration, Check, Gate, SuiteResult
 from workbench.report import calibration as calibration_tables
-from workbench.report import divergence, loads, sweep, text
+from workbench.report import compared, divergence, loads, sweep, text
 
 #: Regressions shown for each variant and suite; the rest is counted.
 REGRESSIONS = 20
@@ -66,11 +68,18 @@ def render(
         questions: what each sample asked and expected; without it only ids and outputs are shown.
         title: heading of the page; default names the run.
     """
-    diverged, swept = divergence.section(evidence), sweep.section(evidence)
+    across = evidence.across
+    # Of a run by itself: its variants against its own baseline.
+    diverged, swept = (
+        (None, None) if across else (divergence.section(evidence), sweep.section(evidence))
+    )
     quality = [(v, c) for v in gate.variants for c in v.checks if c.kind == "quality"]
     profiles = [side.profile for side in evidence.sides if side.profile]
     return _template().render(
-        title=title or f"Release verdict: {gate.run}",
+        title=title
+        or (f"Upgrade verdict: {gate.run}" if across else f"Release verdict: {gate.run}"),
+        base="the earlier run" if across else "the baseline",
+        compared=compared.table(evidence) if across else [],
         version=__version__,
         css=Markup(_file("report.css")),
         gate=gate,
@@ -79,9 +88,12 @@ def render(
         calibration=calibration,
         sealed=calibration_tables.tables(calibration) if calibration else [],
         lengths=calibration_tables.histogram(calibration) if calibration else None,
-        sides=evidence.sides,
+        # Across two runs nothing stands for the baseline.
+        sides=[side for side in evidence.sides if side.variant],
+        # The checkpoint itself may be judged across two runs, and nobody here produced its files.
+        produced=[side for side in evidence.variants if side.variant != BASELINE],
         made=(*evidence.references, *evidence.variants),
-        paired=_paired(evidence),
+        paired=[] if across else _paired(evidence),
         artifacts={v.variant: v.manifest.path for v in evidence.variants if v.manifest},
         asked=_suite_results(evidence),
         verdicts={v.variant: v for v in gate.variants},
@@ -95,7 +107,7 @@ def render(
         latency=_figure(plots.latency(evidence)),
         measured=one_after_another([p for p in profiles if p.serving.lane.name != "emulated"]),
         freed={side.variant: loads.freed_sentence(evidence, side) for side in evidence.sides},
-        size=_figure(plots.size_and_loss(gate, evidence)),
+        size=None if across else _figure(plots.size_and_loss(gate, evidence)),
         sweep=swept,
         sweep_figure=_figure(swept.figure) if swept else None,
         sweep_csv=_csv(swept.table) if swept else "",
@@ -153,7 +165,8 @@ def _about(evidence: Evidence) -> str:
     if evaluations:
         served = [e.serving for e in evaluations]
         engines = " and ".join(dict.fromkeys(f"{s.engine} {s.engine_version}" for s in served))
-        parts.append(f"asked under {engines} on {served[0].hardware}")
+        machines = " and ".join(dict.fromkeys(s.hardware for s in served))
+        parts.append(f"asked under {engines} on {machines}")
         times = sorted(e.finished for e in evaluations if e.finished)
         if times:
             parts.append(f"measured until {times[-1].replace('T', ' ').replace('+00:00', ' UTC')}")
@@ -183,7 +196,7 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
         if c.kind == "quality"
     }
     rows: list[dict[str, Any]] = []
-    for suite in _asked(evidence.baseline):
+    for suite in _asked(evidence):
         for variant in evidence.variants:
             paired = pair(evidence, variant, suite)
             check = gated.get((variant.variant, suite))
@@ -191,19 +204,21 @@ def _suites(gate: Gate, evidence: Evidence) -> list[dict[str, Any]]:
                 "suite": suite,
                 "variant": variant.variant,
                 "check": check,
+                "pooled": "",
                 "flags": _flags(evidence.reference(variant), variant, suite),
             }
             if isinstance(paired, Paired):
                 figures = quality_figures(paired, check.details["confidence"] if check else 0.95)
                 changed, loss = figures.changed, figures.loss
                 floor = _noise(gate, variant).get(suite)
-                baseline, score = (sum(scores) / changed.n for scores in paired.raw_scores)
+                baseline, score = figures.shown
                 has = samples_of(variant, suite)
                 row |= {
                     "n": changed.n,
                     "left_out": has if has and has > changed.n else None,
                     "clusters": paired.cluster_count,
                     "higher_is_better": paired.higher_is_better,
+                    "pooled": MICRO_F1 if figures.counts else "",
                     "baseline": baseline,
                     "score": score,
                     "loss": loss,
@@ -267,19 +282,21 @@ def _paired(evidence: Evidence) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _asked(side: VariantEvidence) -> list[str]:
-    return [s.suite for s in side.evaluation.suites] if side.evaluation else []
+def _asked(evidence: Evidence) -> list[str]:
+    """Suites that something unquantized was asked; across two runs, the earlier one."""
+    sides = [side.evaluation for side in evidence.unquantized if side.evaluation]
+    return list(dict.fromkeys(result.suite for one in sides for result in one.suites))
 
 
 def _ungated(gate: Gate, evidence: Evidence) -> list[str]:
     gated = {c.details["suite"] for v in gate.variants for c in v.checks if c.kind == "quality"}
-    return [s for s in _asked(evidence.baseline) if s not in gated]
+    return [s for s in _asked(evidence) if s not in gated]
 
 
 def _regressions(evidence: Evidence, questions: Questions) -> list[_Regressions]:
     found: list[_Regressions] = []
     for variant in evidence.variants:
-        for suite in _asked(evidence.baseline):
+        for suite in _asked(evidence):
             compared = compare(
                 evidence, variant, suite=suite, only="regressed", questions=questions
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.evaluation_records import Flag
 from workbench.json_schema import Validator
+from workbench.pooled import COUNTS, POOLED
 from workbench.scorers.base import Grade, f1, kind, parse_json, same, shown, shown_names
 from workbench.suite_spec import JsonFieldsScorer, Sample
 
@@ -25,26 +26,35 @@ def json_fields(suite: Suite, sample: Sample, output: str) -> Grade:
     How two values are compared is `workbench.scorers.base.same`. What is no JSON object scores 0
     with `invalid_json`. An object that breaks the suite's `response_schema` has `schema_violation`
     and keeps its score, unless the scorer is `strict`.
+
+    Where the suite's metric is pooled, the details have the fields right, found and wanted. In an
+    answer that scores 0 for its form nothing was found.
     """
     options = suite.spec.scorer
     assert isinstance(options, JsonFieldsScorer)
+    target: Mapping[str, Any] = sample.target
+
+    def counted(right: int, found: int) -> dict[str, Any]:
+        return {COUNTS: [right, found, len(target)]} if suite.spec.metric in POOLED else {}
+
     found = parse_object(output)
     if found is None:
-        return Grade(0.0, ("invalid_json",), {"why": _why(output)})
-    target: Mapping[str, Any] = sample.target
+        return Grade(0.0, ("invalid_json",), {"why": _why(output), **counted(0, 0)})
     right = [name for name, value in target.items() if name in found and same(value, found[name])]
     score = f1(len(right), len(found), len(target))
     details: dict[str, Any] = {
         "precision": len(right) / len(found) if found else 0.0,
         "recall": len(right) / len(target),
         "wrong": shown_names((target.keys() | found.keys()) - set(right)),
+        **counted(len(right), len(found)),
     }
     flags: tuple[Flag, ...] = ()
     schema = suite.spec.response_schema
     complaint = None if schema is None else violation(schema, found)
     if complaint is not None:
         flags, details["schema"] = ("schema_violation",), complaint
-        score = 0.0 if options.strict else score
+        if options.strict:
+            score, details = 0.0, {**details, **counted(0, 0)}
     return Grade(score, flags, details)
 
 
