@@ -27,6 +27,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from builders import evidence, rows, suite_result, variant  # noqa: E402
 
+from workbench.collect import _read_rows  # noqa: E402
+from workbench.columns import StoredRows  # noqa: E402
 from workbench.digest import sha256_text  # noqa: E402
 from workbench.evidence import VariantEvidence  # noqa: E402
 from workbench.gate import decide  # noqa: E402
@@ -72,14 +74,10 @@ def make(folder: Path, suites: int, n: int, variants: int) -> None:
     (folder / "results.json").write_text(json.dumps(made))
 
 
-def side(name: str, method: str, folder: Path, results: list[SuiteResult]) -> VariantEvidence:
-    """One side's records; the rows as `workbench gate` reads them."""
-    found = {}
-    for result in results:
-        of = read_rows(folder / result.rows_file)
-        if rows_digest(of) != result.rows_digest:
-            raise SystemExit(f"{result.rows_file} is not what was recorded")
-        found[result.suite] = of
+def side(
+    name: str, method: str, results: list[SuiteResult], found: dict[str, StoredRows]
+) -> VariantEvidence:
+    """One side's records."""
     made = variant(name, {}, method=method)
     assert made.evaluation is not None
     asked = made.evaluation.model_copy(update={"suites": tuple(results)})
@@ -92,8 +90,12 @@ def gate(folder: Path) -> None:
     sides: dict[str, list[SuiteResult]] = {}
     for stem, data in json.loads((folder / "results.json").read_text()).items():
         sides.setdefault(stem.partition("-")[0], []).append(SuiteResult.model_validate(data))
-    baseline = side("baseline", "none", folder, sides.pop("0"))
-    read = [side(f"v{k}", "fp8", folder, results) for k, results in sides.items()]
+    # As `workbench gate` reads them.
+    rows: dict[str, dict[str, StoredRows]] = {number: {} for number in sides}
+    waiting = [(folder / r.rows_file, r, rows[k]) for k, results in sides.items() for r in results]
+    _read_rows(waiting, "make them again")
+    baseline = side("baseline", "none", sides.pop("0"), rows["0"])
+    read = [side(f"v{k}", "fp8", results, rows[k]) for k, results in sides.items()]
     seconds = time.perf_counter() - start
     policy = Policy(
         schema_="workbench.policy/1",
@@ -104,10 +106,16 @@ def gate(folder: Path) -> None:
     record = decide(policy, found, policy_digest="", id_="speed")
     (folder / "gate.json").write_bytes(dump_record(record))
     total = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
+    peak, beside = (
+        resource.getrusage(of).ru_maxrss * 1024 / MIB
+        for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     verdicts = ", ".join(v.verdict for v in record.variants)
     cpu = time.process_time() - used
-    print(f"{total:.2f} s (reading {seconds:.2f}; CPU {cpu:.2f}), {peak:.0f} MiB: {verdicts}")
+    child = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu += child.ru_utime + child.ru_stime
+    memory = f"{peak:.0f} MiB" + (f" and {beside:.0f} beside" if beside else "")
+    print(f"{total:.2f} s (reading {seconds:.2f}; CPU {cpu:.2f}), {memory}: {verdicts}")
 
 
 def main() -> None:
