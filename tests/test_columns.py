@@ -2,6 +2,7 @@
 
 import json
 import random
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -165,6 +166,16 @@ def test_two_processes_read_what_one_does(tmp_path: Path) -> None:
     assert list(map(said, alone)) == list(map(said, both))
     ours, theirs = _halves({path: path.stat().st_size for path in paths})
     assert ours == [paths[2]] and theirs == [paths[1], paths[0]]
+
+
+def test_a_normal_run_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    paths = [tmp_path / f"{k}.jsonl" for k in range(3)]
+    for path in paths:
+        write_rows(path, [row("a")])
+    assert [len(columns) for columns in read_files(paths)] == [1, 1, 1]
+    with pytest.raises(TypeError):
+        read_files(paths, 0)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -46,6 +46,8 @@ _WANTED = (
     *("id", "repeat", *IDENTITY, "tokens_digest", "output", "score"),
     *("error", "flags", "output_tokens"),
 )
+#: What must be equal for rows to pair.
+_ASKED = ("id", "repeat", *IDENTITY, "tokens_digest")
 _WANTED_OF = attrgetter(*_WANTED)
 #: Column by name, of some rows.
 _Chunk = dict[str, tuple[Any, ...]]
@@ -204,7 +206,8 @@ def _plain(lines: list[bytes]) -> _Chunk | None:
     """Columns of lines that are exactly as rows are written; None where one of them is not."""
     try:
         found = list(map(orjson.loads, lines))
-        if set(map(tuple, found)) != {_FIELDS}:
+        names = list(map(tuple, found))
+        if names[0] != _FIELDS or names.count(names[0]) < len(names):
             return None
         columns = zip(*map(dict.values, found), strict=True)
         chunk: _Chunk = dict(zip(_FIELDS, columns, strict=True))
@@ -216,8 +219,8 @@ def _plain(lines: list[bytes]) -> _Chunk | None:
         if not {int, float} >= set(map(type, chain.from_iterable(chances))):
             return None
         # A number of 400 digits is infinite here, and the strict parser's matter.
-        numbers = chain(filter(None, chunk["score"]), chunk["started"], chunk["seconds"])
-        return chunk if math.isfinite(sum(numbers)) else None
+        total = sum(filter(None, chunk["score"])) + sum(chunk["started"]) + sum(chunk["seconds"])
+        return chunk if math.isfinite(total) else None
     except (orjson.JSONDecodeError, TypeError, OverflowError):
         return None
 
@@ -233,23 +236,23 @@ def _columns(chunks: Iterable[_Chunk]) -> Columns:
     repeats: list[int] = []
     clusters: list[str | None] = []
     names: dict[str | None, str | None] = {}
-    common: dict[str, set[str | None]] = {"template_digest": set(), "tokenizer_digest": set()}
+    common: set[Any] = set()
     scores, outputs, flags, lengths = [], [], [], []
     for chunk in chunks:
         n = len(chunk["id"])
-        asked.update(_json([n, *(_folded(chunk[name]) for name in ("id", "repeat", *IDENTITY))]))
-        token = _folded(chunk["tokens_digest"])
-        tokens.update(_json([n, token]))
+        said = {name: _folded(chunk[name]) for name in _ASKED}
+        token = said.pop("tokens_digest")
         told = told or token is not None
-        for name, seen in common.items():
-            seen.update(chunk[name])
+        tokens.update(_json([n, token]))
+        asked.update(_json([n, *said.values()]))
+        common.add((said["template_digest"], said["tokenizer_digest"]))
         ids += chunk["id"]
         repeats += chunk["repeat"]
-        clusters += (names.setdefault(name, name) for name in chunk["cluster"])
-        scores.append(np.array(chunk["score"], dtype=np.float64))
-        outputs.append(b"".join(map(_output_digest, chunk["output"])))
-        flags.append(np.array([bits(of) if of else 0 for of in chunk["flags"]], np.uint32))
-        lengths.append(np.array(list(map(_length, chunk["output_tokens"])), np.float64))
+        clusters += [names.setdefault(name, name) for name in chunk["cluster"]]
+        scores.append(np.array(chunk["score"], np.float64))  # of None it makes NaN
+        outputs.append(np.frombuffer(_digests(chunk["output"]), "S32").astype(f"S{_OUTPUT}"))
+        flags.append(np.array([bits(some) if some else 0 for some in chunk["flags"]], np.uint32))
+        lengths.append(_lengths(chunk["output_tokens"]))
     distinct, whole, order, starts = _order(ids, repeats)
     empty = np.zeros(0)
 
@@ -260,12 +263,12 @@ def _columns(chunks: Iterable[_Chunk]) -> Columns:
     return Columns(
         identity=asked.hexdigest(),
         tokens=tokens.hexdigest() if told else "",
-        uniform=all(len(seen) <= 1 for seen in common.values()),
+        uniform=len(common) <= 1 and not any(isinstance(one, tuple) for one in chain(*common)),
         distinct=distinct,
         repeats=whole,
         starts=starts,
         scores=arranged(np.concatenate([empty, *scores])),
-        outputs=arranged(np.frombuffer(b"".join(outputs), f"S{_OUTPUT}")),
+        outputs=arranged(np.concatenate([empty.astype(f"S{_OUTPUT}"), *outputs])),
         flags=arranged(np.concatenate([empty.astype(np.uint32), *flags])),
         output_tokens=arranged(np.concatenate([empty, *lengths])),
         clusters=tuple(named) if names.keys() - {None} else None,
@@ -275,15 +278,13 @@ def _columns(chunks: Iterable[_Chunk]) -> Columns:
 def _order(
     ids: Sequence[str], repeats: Sequence[int]
 ) -> tuple[bool, int, Sequence[int] | None, Ints | None]:
-    """Are the keys distinct; how often was each sample asked; in which order; where each begins."""
+    """Are keys distinct; how often was each sample asked; order, None as it is; samples' starts."""
     import numpy as np
 
     n, rows = len(ids), range(len(ids))
-    if not any(repeats):
-        distinct = len(set(ids)) == n
+    if not any(repeats) and len(set(ids)) == n:
         ordered = sorted(ids) == ids
-        if distinct:
-            return True, 1, None if ordered else sorted(rows, key=ids.__getitem__), None
+        return True, 1, None if ordered else sorted(rows, key=ids.__getitem__), None
     pairs = list(zip(ids, repeats, strict=True))
     keys = {id_ if not repeat else f"{id_}#{repeat}" for id_, repeat in pairs}
     order = sorted(rows, key=pairs.__getitem__)
@@ -306,12 +307,21 @@ def _json(value: Any) -> bytes:
         return canonical_json(value)
 
 
-def _output_digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_OUTPUT]
-
-
-def _length(tokens: int | None) -> float:
+def _digests(texts: Iterable[str]) -> bytes:
+    """32 bytes a text."""
+    sha = hashlib.sha256
     try:
-        return math.nan if tokens is None else float(tokens)
-    except OverflowError:
-        return math.inf
+        return b"".join([sha(text.encode()).digest() for text in texts])
+    except UnicodeEncodeError:  # half characters
+        return b"".join([sha(text.encode("utf-8", "surrogatepass")).digest() for text in texts])
+
+
+def _lengths(tokens: Sequence[int | None]) -> Floats:
+    import numpy as np
+
+    try:
+        return np.array(tokens, np.float64)
+    except OverflowError:  # more than any float
+        most = 1 << 1000
+        cut = [t if t is None else max(-most, min(t, most)) for t in tokens]
+        return np.array(cut, np.float64)

@@ -44,7 +44,8 @@ class VariantEvidence:
         method: quantization method, "none" for the baseline.
         manifest: the produced checkpoint.
         evaluation: suites asked of it.
-        rows: suite name -> its rows, in any order.
+        rows: suite name -> its rows, in any order; of a run, `workbench.columns.StoredRows`, so
+            that only those somebody looks at are read.
         profile: latency and memory.
         reference: name of the unquantized variant it is paired with, which the same engine serves.
         repeat_rows: suite -> rows of the second pass (A/A) of a further reference.
