@@ -32,7 +32,7 @@ from workbench.records import (
     SuiteResult,
 )
 from workbench.report.html import render
-from workbench.row_files import read_files
+from workbench.row_files import stored_rows
 from workbench.spec import Policy
 from workbench.store import dump_record, is_marked, read_marked, read_record, write_atomic
 from workbench.suite_spec import Sample
@@ -72,7 +72,7 @@ def collect(context: Context) -> Evidence:
     doubts: list[str] = []
     unmarked: list[str] = []
 
-    waiting: list[tuple[Path, SuiteResult, dict[str, StoredRows]]] = []
+    waiting: list[tuple[dict[str, StoredRows], SuiteResult, Path]] = []
 
     def rows_of(variant: str, results: Sequence[SuiteResult]) -> dict[str, StoredRows]:
         rows: dict[str, StoredRows] = {}  # filled at the end, when all files are read
@@ -84,7 +84,7 @@ def collect(context: Context) -> Evidence:
                     where=str(path),
                     fix=f"{context.command} puts them back",
                 )
-            waiting.append((path, result, rows))
+            waiting.append((rows, result, path))
         return rows
 
     def divergence_of(variant: str, evaluation: Evaluation | None) -> Divergence | None:
@@ -135,7 +135,10 @@ def collect(context: Context) -> Evidence:
     for step in plan.steps:
         if step.kind == "calibrate":
             read(context.run.published(step.kind, step.variant), Calibration, step.name)
-    _read_rows(waiting, f"{context.command} puts the recorded ones back")
+    files = [(path, result.rows_digest) for _, result, path in waiting]
+    read_back = stored_rows(files, f"{context.command} puts the recorded ones back")
+    for (rows, result, _), stored in zip(waiting, read_back, strict=True):
+        rows[result.suite] = stored
     if unmarked:
         doubts.append(
             f"an edit of {', '.join(unmarked[:3])}"
@@ -156,23 +159,6 @@ def collect(context: Context) -> Evidence:
         doubts=tuple(doubts),
         unfinished=tuple(todo),
     )
-
-
-def _read_rows(
-    waiting: Sequence[tuple[Path, SuiteResult, dict[str, StoredRows]]], fix: str
-) -> None:
-    """Read row files, hold them against their records, and put them where they belong.
-
-    Raises:
-        StoreError: rows are damaged, or are not those that were recorded.
-    """
-    found = read_files([path for path, _, _ in waiting])
-    for (path, result, rows), columns in zip(waiting, found, strict=True):
-        if columns.digest != result.rows_digest:
-            raise StoreError(
-                "these rows are not those that were recorded", where=str(path), fix=fix
-            )
-        rows[result.suite] = StoredRows(path, columns)
 
 
 def _same_weights(context: Context, made: Manifest) -> None:

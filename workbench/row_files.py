@@ -14,11 +14,32 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workbench.columns import Columns, read_columns
+from workbench.columns import Columns, StoredRows, read_columns
 from workbench.errors import StoreError
 
 #: Bytes of rows from which on a second process helps, about 300,000 rows.
 LARGE = 200 << 20
+
+
+def stored_rows(files: Sequence[tuple[Path, str]], fix: str) -> list[StoredRows]:
+    """The rows of each file, held against their digest.
+
+    Args:
+        files: each with the digest of its rows, as it was recorded.
+        fix: what to do where they are others.
+
+    Raises:
+        StoreError: a file is missing or damaged, or its rows are not those that were recorded.
+    """
+    found = []
+    read = read_files([path for path, _ in files])
+    for (path, digest), columns in zip(files, read, strict=True):
+        if columns.digest != digest:
+            raise StoreError(
+                "these rows are not those that were recorded", where=str(path), fix=fix
+            )
+        found.append(StoredRows(path, columns))
+    return found
 
 
 def read_files(paths: Sequence[Path], large: int = LARGE) -> list[Columns]:
