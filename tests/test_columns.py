@@ -5,13 +5,14 @@ import random
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from builders import demo, evidence, rows, suite_result, variant
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_rows import FIELDS, JSON, ODD, row
 
@@ -90,6 +91,8 @@ def test_files_longer_than_what_is_read_at_once(tmp_path: Path, n: int) -> None:
 
 
 @given(FIELDS, JSON, st.integers(0, 2), st.sampled_from(["replace", "remove", "again", "cut"]))
+@example("output", None, 1, "turn")
+@example("output", None, 1, "rename")
 def test_an_odd_line_is_what_the_strict_parser_says(
     tmp_path_factory: pytest.TempPathFactory, field: str, value: Any, place: int, how: str
 ) -> None:
@@ -101,6 +104,10 @@ def test_an_odd_line_is_what_the_strict_parser_says(
         values[place].pop(field, None)
     elif how == "again":
         values[place]["id"] = "b"
+    elif how == "turn":
+        values[place] = dict(reversed(values[place].items()))
+    elif how == "rename":
+        values[place] = {k if k != field else "other": v for k, v in values[place].items()}
     lines = [json.dumps(one, ensure_ascii=False) for one in values]
     if how == "cut":
         lines[place] = lines[place][: len(field) * 7]
@@ -119,9 +126,29 @@ def test_an_odd_line_is_what_the_strict_parser_says(
 
 
 @pytest.mark.parametrize(
-    "text", ["1e999", "-0.0", "-0", "1E2", '"1"', "true", "1" * 400, "[1]", '"x"', "null", "2"]
+    "text",
+    [
+        '{"a": "x"}',
+        '{"a": null}',
+        '{"a": 1}',
+        '{"a": 1e999}',
+        "1e999",
+        "-0.0",
+        "-0",
+        "1E2",
+        '"1"',
+        "true",
+        "1" * 400,
+        "[1]",
+        '"x"',
+        "null",
+        "2",
+    ],
 )
-@pytest.mark.parametrize("field", ["score", "repeat", "output_tokens", "seconds", "flags", "id"])
+@pytest.mark.parametrize(
+    "field",
+    ["score", "repeat", "output_tokens", "seconds", "flags", "id", "choice_logprobs", "grade"],
+)
 def test_odd_values_are_those_of_the_strict_parser(tmp_path: Path, field: str, text: str) -> None:
     path = tmp_path / "rows.jsonl"
     line = json.dumps(row("a").model_dump(mode="json") | {field: "@"}).replace('"@"', text)
@@ -257,6 +284,29 @@ def test_pairing_is_what_it_is_row_by_row(
     seed: int,
     known: bool,
 ) -> None:
+    folder = tmp_path_factory.mktemp("pairs")
+    as_by_rows(folder, samples, times, edits, scored, seed, known)
+
+
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize("field", CHANGES)
+def test_each_change_alone_is_told_as_row_by_row(tmp_path: Path, field: str, scored: bool) -> None:
+    for value in CHANGES[field]:
+        for times, which, seed in product((1, 2), ("one", "both"), (2, 3)):
+            edits = [(which, 2, (field, value))]
+            as_by_rows(tmp_path, 3, times, edits, scored, seed, known=True)
+
+
+def as_by_rows(
+    folder: Path,
+    samples: int,
+    times: int,
+    edits: Sequence[tuple[str, int, Any]],
+    scored: bool,
+    seed: int,
+    known: bool,
+) -> None:
+    """Pair a run with these edits of its rows, in memory and in files, and row by row."""
     dice = random.Random(seed)
     sides: list[list[SampleRow]] = [[], []]
     for k, repeat in ((k, r) for k in range(samples) for r in range(times)):
@@ -291,7 +341,7 @@ def test_pairing_is_what_it_is_row_by_row(
     try:
         stored = []
         for number, side in enumerate(whole):
-            path = tmp_path_factory.mktemp("pairs") / f"{number}.jsonl"
+            path = folder / f"{number}.jsonl"
             write_rows(path, side)
             stored.append(StoredRows(path, read_columns(path)))
         again = run_of(stored[0], stored[1], n, times)
