@@ -24,11 +24,12 @@ from test_gate import only, policy, quality
 from workbench import noise, stats
 from workbench.errors import SuiteError
 from workbench.evaluate import summarize
+from workbench.evaluation_records import COUNTS
 from workbench.evidence import Evidence, VariantEvidence, pair
 from workbench.gate import decide
 from workbench.paired import Paired
 from workbench.paired_bootstrap import bca
-from workbench.pooled import COUNTS, Pooled, micro_f1, pooled_score
+from workbench.pooled import Pooled, micro_f1, pooled_score
 from workbench.quality_figures import QualityFigures, quality_figures
 from workbench.records import Check, Evaluation, Gate, SampleRow
 from workbench.report.html import render

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from workbench.asked import may_score_again
+from workbench.columns import StoredRows
 from workbench.context import Context
 from workbench.digest import content_id
 from workbench.errors import StoreError, SuiteError
@@ -28,11 +29,10 @@ from workbench.records import (
     Plan,
     Profile,
     Record,
-    SampleRow,
     SuiteResult,
 )
 from workbench.report.html import render
-from workbench.rows import read_rows, rows_digest
+from workbench.row_files import stored_rows
 from workbench.spec import Policy
 from workbench.store import dump_record, is_marked, read_marked, read_record, write_atomic
 from workbench.suite_spec import Sample
@@ -72,8 +72,10 @@ def collect(context: Context) -> Evidence:
     doubts: list[str] = []
     unmarked: list[str] = []
 
-    def rows_of(variant: str, results: Sequence[SuiteResult]) -> dict[str, tuple[SampleRow, ...]]:
-        rows: dict[str, tuple[SampleRow, ...]] = {}
+    waiting: list[tuple[dict[str, StoredRows], SuiteResult, Path]] = []
+
+    def rows_of(variant: str, results: Sequence[SuiteResult]) -> dict[str, StoredRows]:
+        rows: dict[str, StoredRows] = {}  # filled at the end, when all files are read
         for result in results:
             path = context.run.variant(variant) / "eval" / result.rows_file
             if not path.is_file():
@@ -82,14 +84,7 @@ def collect(context: Context) -> Evidence:
                     where=str(path),
                     fix=f"{context.command} puts them back",
                 )
-            found = read_rows(path)
-            if rows_digest(found) != result.rows_digest:
-                raise StoreError(
-                    "these rows are not those that were recorded",
-                    where=str(path),
-                    fix=f"{context.command} puts the recorded ones back",
-                )
-            rows[result.suite] = found
+            waiting.append((rows, result, path))
         return rows
 
     def divergence_of(variant: str, evaluation: Evaluation | None) -> Divergence | None:
@@ -140,6 +135,10 @@ def collect(context: Context) -> Evidence:
     for step in plan.steps:
         if step.kind == "calibrate":
             read(context.run.published(step.kind, step.variant), Calibration, step.name)
+    files = [(path, result.rows_digest) for _, result, path in waiting]
+    read_back = stored_rows(files, f"{context.command} puts the recorded ones back")
+    for (rows, result, _), stored in zip(waiting, read_back, strict=True):
+        rows[result.suite] = stored
     if unmarked:
         doubts.append(
             f"an edit of {', '.join(unmarked[:3])}"

@@ -146,12 +146,12 @@ def compare(
         if not isinstance(paired, Paired):
             refused[name] = paired.sentence
             continue
-        found = list(_differences(name, paired, (questions or {}).get(name, {})))
-        of = Counter(d.change for d in found)
+        became = _became(paired)
+        of = Counter(change for change, _ in became)
         counts.append(
             SuiteCount(
                 suite=name,
-                n=len(found),
+                n=len(became),
                 regressed=of["regressed"],
                 improved=of["improved"],
                 changed=of["changed"],
@@ -159,7 +159,15 @@ def compare(
                 unscored=of["unscored"],
             )
         )
-        items += [d for d in found if d.change != "same" and only in (None, d.change)]
+        wanted = {only} if only else {*of} - {"same"}
+        numbers = [k for k, (change, _) in enumerate(became) if change in wanted]
+        if not numbers:
+            continue  # nobody's answers are read
+        asked = (questions or {}).get(name, {})
+        sides = (side.answers(numbers) for side in (paired.baseline, paired.variant))
+        for k, before, after in zip(numbers, *sides, strict=True):
+            (change, loss), (question, target) = became[k], asked.get(before.id, (None, None))
+            items.append(Difference(name, change, loss, question, target, before, after))
     items = _in_turn(items)
     return Differences(
         run=evidence.run,
@@ -197,23 +205,14 @@ def suites_of(evidence: Evidence, variant: VariantEvidence) -> list[str]:
     return list(dict.fromkeys(r.suite for s in sides if s.evaluation for r in s.evaluation.suites))
 
 
-def _differences(
-    suite: str, paired: Paired, asked: Mapping[str, tuple[str, str]]
-) -> Iterator[Difference]:
-    both = zip(paired.baseline, paired.variant, *paired.scores, strict=True)
-    for before, after, good, now in both:
-        question, target = asked.get(before.id, (None, None))
-        scored = not (before.unscored or after.unscored)
-        loss = good - now if scored else 0.0
-        yield Difference(
-            suite=suite,
-            change=change_of(loss, before.output == after.output) if scored else "unscored",
-            loss=loss,
-            question=question,
-            target=target,
-            baseline=before,
-            variant=after,
-        )
+def _became(paired: Paired) -> list[tuple[Change, float]]:
+    """What became of each sample, and how much it lost."""
+    unscored = zip(paired.baseline.unscored, paired.variant.unscored, strict=True)
+    both = zip(unscored, *paired.scores, *paired.outputs, strict=True)
+    return [
+        ("unscored", 0.0) if any(without) else (change_of(good - now, said == says), good - now)
+        for without, good, now, said, says in both
+    ]
 
 
 # --------------------------------------------------------------------------- of a run

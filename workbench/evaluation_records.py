@@ -24,6 +24,8 @@ Flag = Literal[
     "refused",  # where an answer was due
 ]
 
+#: Where a row's `grade` has the counts of a pooled metric: fields right, found and wanted.
+COUNTS = "counts"
 #: How the error of a row begins whose answer is there and only the judge's word is not.
 NOT_JUDGED = "not judged: "
 #: The same where the user's own scorer failed at it.

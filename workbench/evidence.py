@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.base import BASELINE
+from workbench.columns import columns_of
 from workbench.evaluation_records import NOT_SCORED
 from workbench.paired import Answers as Answers
 from workbench.paired import Paired as Paired
 from workbench.paired import Refusal as Refusal
-from workbench.paired import Rows, pair_rows
-from workbench.pooled import uncounted
+from workbench.paired import Side, pair_sides
+from workbench.pooled import POOLED, uncounted
 from workbench.records import (
     Checkpoint,
     Divergence,
@@ -44,7 +45,8 @@ class VariantEvidence:
         method: quantization method, "none" for the baseline.
         manifest: the produced checkpoint.
         evaluation: suites asked of it.
-        rows: suite name -> its rows, in any order.
+        rows: suite name -> its rows, in any order; of a run, `workbench.columns.StoredRows`, so
+            that only those somebody looks at are read.
         profile: latency and memory.
         reference: name of the unquantized variant it is paired with, which the same engine serves.
         repeat_rows: suite -> rows of the second pass (A/A) of a further reference.
@@ -56,10 +58,10 @@ class VariantEvidence:
     method: str
     manifest: Manifest | None = None
     evaluation: Evaluation | None = None
-    rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[SampleRow]] = field(default_factory=dict)
     profile: Profile | None = None
     reference: str = BASELINE
-    repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+    repeat_rows: Mapping[str, Sequence[SampleRow]] = field(default_factory=dict)
     divergence: Divergence | None = None
     stale: tuple[str, ...] = ()
 
@@ -90,12 +92,26 @@ class Evidence:
     checkpoint: Checkpoint
     baseline: VariantEvidence
     variants: tuple[VariantEvidence, ...]
-    repeat_rows: Mapping[str, tuple[SampleRow, ...]] = field(default_factory=dict)
+    repeat_rows: Mapping[str, Sequence[SampleRow]] = field(default_factory=dict)
     replicas: Mapping[str, tuple[VariantEvidence, ...]] = field(default_factory=dict)
     references: tuple[VariantEvidence, ...] = ()
     doubts: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     across: str = ""
+    #: What was paired already, with the side it is of: several checks ask for each pairing.
+    _paired: dict[tuple[int, str, str], tuple[VariantEvidence, Paired | Refusal]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def once(
+        self, side: VariantEvidence, suite: str, how: str, make: Callable[[], Paired | Refusal]
+    ) -> Paired | Refusal:
+        """A pairing, made the first time that it is asked for."""
+        # The side is kept with it: another one could be given the id of one that is gone.
+        key = (id(side), suite, how)
+        if key not in self._paired:
+            self._paired[key] = (side, make())
+        return self._paired[key][1]
 
     @property
     def unquantized(self) -> tuple[VariantEvidence, ...]:
@@ -114,7 +130,7 @@ class Evidence:
                 return side
         return VariantEvidence(variant.reference, "none")
 
-    def second_pass(self, reference: VariantEvidence) -> Mapping[str, tuple[SampleRow, ...]]:
+    def second_pass(self, reference: VariantEvidence) -> Mapping[str, Sequence[SampleRow]]:
         """Suite -> rows of the second time a reference was asked."""
         return self.repeat_rows if reference is self.baseline else reference.repeat_rows
 
@@ -268,35 +284,42 @@ def pair(
         suite: which one.
         scored: refuse where an answer has no score; False is to show answers, never to judge.
     """
-    sides: list[Rows] = []
+    how = "scored" if scored else "shown"
+    return evidence.once(variant, suite, how, lambda: _pair(evidence, variant, suite, scored))
+
+
+def _pair(
+    evidence: Evidence, variant: VariantEvidence, suite: str, scored: bool
+) -> Paired | Refusal:
+    sides: list[Side] = []
     conditions: list[dict[str, Any]] = []
     reference = evidence.reference(variant)
     if refusal := not_the_same(evidence, variant, reference.evaluation):
         return refusal
     for side in (reference, variant):
         result = _result(side, suite)
-        rows = _rows_of(evidence, side, result, side.rows.get(suite, ()), scored)
-        if isinstance(rows, Refusal):
-            return rows
+        found = _side_of(evidence, side, result, side.rows.get(suite, ()), scored)
+        if isinstance(found, Refusal):
+            return found
         assert side.evaluation is not None and result is not None
-        sides.append(rows)
+        sides.append(found)
         conditions.append(_conditions(side.evaluation, result))
     asked = [alike(evidence, one) for one in conditions]
     difference = first_difference(*asked)
     if difference:
         return Refusal("NOT COMPARABLE", f"the conditions differ: {difference}")
     before, after = sides
-    return pair_rows(before, after, conditions[0]["higher_is_better"])
+    return pair_sides(before, after, conditions[0]["higher_is_better"])
 
 
-def _rows_of(
+def _side_of(
     evidence: Evidence,
     side: VariantEvidence,
     result: SuiteResult | None,
-    rows: tuple[SampleRow, ...],
+    rows: Sequence[SampleRow],
     scored: bool = True,
-) -> Rows | Refusal:
-    """The rows of one side by id and repeat, when they are whole and of the right weights."""
+) -> Side | Refusal:
+    """The rows of one side, when they are whole and of the right weights."""
     name = side.variant
     if side.evaluation is None:
         return missing(side, "evaluate", "was not evaluated")
@@ -311,6 +334,17 @@ def _rows_of(
         return Refusal("MISSING", f"{name} cannot be asked it: {result.unavailable}")
     if not rows or len(rows) != result.n:
         return Refusal("MISSING", f"{name} has {len(rows)} rows of {result.n} samples")
+    columns = columns_of(rows)
+    # Of a pooled metric every row's counts are looked at, too.
+    sound = columns.sound(result.repeats) and result.metric not in POOLED
+    refusal = None if sound else _unsound(name, result, rows, scored)
+    return refusal or Side(columns, rows)
+
+
+def _unsound(
+    name: str, result: SuiteResult, rows: Sequence[SampleRow], scored: bool
+) -> Refusal | None:
+    """The first thing that is the matter with the rows of a side."""
     found = {(row.id, row.repeat): row for row in rows}
     if len(found) != len(rows):
         twice = sorted(k for k, count in Counter(r.key for r in rows).items() if count > 1)
@@ -331,7 +365,7 @@ def _rows_of(
             return Refusal(
                 "MISSING", f"{name} was not asked {id_!r} all of the {result.repeats} times"
             )
-    return found
+    return None
 
 
 def pair_repeat(
@@ -345,17 +379,21 @@ def pair_repeat(
         reference: an unquantized variant of the run; default is the baseline.
     """
     side = reference or evidence.baseline
+    return evidence.once(side, suite, "repeat", lambda: _pair_repeat(evidence, suite, side))
+
+
+def _pair_repeat(evidence: Evidence, suite: str, side: VariantEvidence) -> Paired | Refusal:
     asked = side.evaluation
     results = [_result(side, suite), _one(asked.repeat if asked else (), suite)]
-    first = _rows_of(evidence, side, results[0], side.rows.get(suite, ()))
+    first = _side_of(evidence, side, results[0], side.rows.get(suite, ()))
     if isinstance(first, Refusal):
         return first
     again = evidence.second_pass(side).get(suite, ())
-    second = _rows_of(evidence, side, results[1], again) if again else None
+    second = _side_of(evidence, side, results[1], again) if again else None
     if second is None or isinstance(second, Refusal):
         return Refusal("MISSING", f"{side.variant} was not asked twice, or not answered twice")
     difference = first_difference(*(_conditions(asked, r) for r in results if asked and r))
     if difference:
         return Refusal("NOT COMPARABLE", f"the conditions of the two passes differ: {difference}")
     assert results[0] is not None
-    return pair_rows(first, second, results[0].higher_is_better)
+    return pair_sides(first, second, results[0].higher_is_better)

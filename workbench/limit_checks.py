@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.checks import points, reference_name
 from workbench.evaluation_records import Flag
-from workbench.evidence import Answers, Evidence, Paired, Refusal, VariantEvidence, pair
+from workbench.evidence import Evidence, Paired, Refusal, VariantEvidence, pair
 from workbench.policy_spec import OutputLength, QualityCheck
 from workbench.proportion import proportion, ratio_of_means
 from workbench.records import Check, CheckStatus
@@ -73,7 +73,7 @@ def _share(
     if isinstance(found, Refusal):
         return _check(check, name, found.status, found.sentence, limit=limit)
     n = len(found.variant)
-    before, count = (_having(side, flags) for side in (found.baseline, found.variant))
+    before, count = (side.having(flags) for side in (found.baseline, found.variant))
     low, high = proportion(count, n, check.confidence)
     said = f"{count} of {n} answers {what} ({before} of {reference_name(variant)}'s)"
     sure = f"{said}; with {100 * check.confidence:.4g} % confidence it is"
@@ -106,10 +106,6 @@ def _share(
     )
 
 
-def _having(side: tuple[Answers, ...], flags: tuple[Flag, ...]) -> int:
-    return sum(any(flag in row.flags for row in a.rows for flag in flags) for a in side)
-
-
 def _length(
     check: QualityCheck, span: OutputLength, found: Paired | Refusal, variant: VariantEvidence
 ) -> Check:
@@ -117,16 +113,12 @@ def _length(
     if isinstance(found, Refusal):
         return _check(check, name, found.status, found.sentence, limit=span.max)
     n = len(found.variant)
-    uncounted = sum(
-        row.output_tokens is None
-        for side in (found.baseline, found.variant)
-        for answers in side
-        for row in answers.rows
-    )
+    uncounted = found.baseline.uncounted + found.variant.uncounted
     if uncounted:
         said = f"of {uncounted} answers the server did not tell the tokens"
         return _check(check, name, "MISSING", said, limit=span.max, n=n)
-    ratio = ratio_of_means(_tokens(found.baseline), _tokens(found.variant), check.confidence)
+    lengths = found.baseline.output_tokens, found.variant.output_tokens
+    ratio = ratio_of_means(*lengths, check.confidence)
     if ratio is None:
         said = f"{reference_name(variant)}'s answers give no length to compare with"
         return _check(check, name, "INCONCLUSIVE", said, limit=span.max, n=n)
@@ -157,7 +149,3 @@ def _length(
         n=n,
         details={"least": span.min, "most": span.max},
     )
-
-
-def _tokens(side: tuple[Answers, ...]) -> list[float]:
-    return [float(sum(row.output_tokens or 0 for row in answers.rows)) for answers in side]

@@ -10,10 +10,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
 
-from workbench.evaluation_records import SampleRow
+from workbench.columns import Columns, StoredRows, bits
+from workbench.evaluation_records import Flag, SampleRow
 from workbench.records import CheckStatus
+
+if TYPE_CHECKING:
+    from workbench.columns import Floats
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,108 @@ class Answers:
         return ", ".join(dict.fromkeys(r.finish_reason for r in self.rows if r.finish_reason))
 
 
+class Side:
+    """The samples of one side, sorted by id: columns, and the rows themselves for who wants to see.
+
+    Iterating gives every sample's answers, as `answers` does.
+
+    Args:
+        columns: of the rows.
+        rows: in any order.
+    """
+
+    def __init__(self, columns: Columns, rows: Sequence[SampleRow]) -> None:
+        self.columns = columns
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.columns) if self.columns.starts is None else len(self.columns.starts)
+
+    def __iter__(self) -> Iterator[Answers]:
+        return iter(self.answers(range(len(self))))
+
+    def answers(self, samples: Iterable[int]) -> list[Answers]:
+        """What was answered to some samples, by their number; made anew each time."""
+        columns = self.columns
+        if columns.starts is None:
+            groups = [[k] for k in samples]
+        else:
+            ends = [*columns.starts.tolist(), len(columns)]
+            groups = [list(range(ends[k], ends[k + 1])) for k in samples]
+        numbers = [k for group in groups for k in group]
+        if columns.order is not None:
+            numbers = columns.order[numbers].tolist()
+        if isinstance(self.rows, StoredRows):
+            left = iter(self.rows.chosen(numbers))
+        else:
+            left = iter([self.rows[k] for k in numbers])
+        return [Answers(tuple(islice(left, len(group)))) for group in groups]
+
+    @cached_property
+    def scores(self) -> list[float]:
+        """Mean over the repeats, as `Answers.score`."""
+        import numpy as np
+
+        rows = np.nan_to_num(self.columns.scores, nan=0.0) + 0.0  # no negative zero
+        if self.columns.starts is None:
+            return list(rows.tolist())
+        return [math.fsum(of) / len(of) for of in self._samples(rows)]
+
+    @property
+    def outputs(self) -> list[bytes]:
+        """Equal of two sides where every output of a sample is."""
+        columns = self.columns
+        if columns.starts is None:
+            return list(columns.outputs.tolist())
+        data, size = columns.outputs.tobytes(), columns.outputs.itemsize
+        starts = [*(columns.starts * size).tolist(), len(data)]
+        return [data[a:b] for a, b in pairwise(starts)]
+
+    @property
+    def clusters(self) -> tuple[str | None, ...]:
+        """What each sample is not independent of."""
+        named, starts = self.columns.clusters, self.columns.starts
+        if named is None:
+            return (None,) * len(self)
+        return named if starts is None else tuple(named[k] for k in starts)
+
+    @property
+    def unscored(self) -> list[bool]:
+        """Whether an answer of the sample has no score."""
+        import numpy as np
+
+        none = np.isnan(self.columns.scores)
+        starts = self.columns.starts
+        return list((none if starts is None else np.logical_or.reduceat(none, starts)).tolist())
+
+    def having(self, flags: Iterable[Flag]) -> int:
+        """Samples of which an answer has one of the flags."""
+        import numpy as np
+
+        found = (self.columns.flags & bits(flags)) != 0
+        starts = self.columns.starts
+        return int((found if starts is None else np.logical_or.reduceat(found, starts)).sum())
+
+    @property
+    def uncounted(self) -> int:
+        """Answers of which the server did not tell the tokens."""
+        import numpy as np
+
+        return int(np.isnan(self.columns.output_tokens).sum())
+
+    @property
+    def output_tokens(self) -> list[float]:
+        """Of each sample, over the repeats."""
+        if self.columns.starts is None:
+            return list(self.columns.output_tokens.tolist())
+        return [math.fsum(of) for of in self._samples(self.columns.output_tokens)]
+
+    def _samples(self, values: Floats) -> Iterator[list[float]]:
+        assert self.columns.starts is not None
+        each = values.tolist()
+        return (each[a:b] for a, b in pairwise([*self.columns.starts.tolist(), len(each)]))
+
+
 @dataclass(frozen=True)
 class Paired:
     """The same samples on both sides, sorted by id, every answer with a score from 0 to 1.
@@ -72,8 +182,8 @@ class Paired:
         higher_is_better: False where a high score is damage, an error rate for instance.
     """
 
-    baseline: tuple[Answers, ...]
-    variant: tuple[Answers, ...]
+    baseline: Side
+    variant: Side
     higher_is_better: bool = True
 
     @property
@@ -87,17 +197,17 @@ class Paired:
     @property
     def raw_scores(self) -> tuple[list[float], list[float]]:
         """Baseline's and variant's scores as they are shown."""
-        return [a.score for a in self.baseline], [a.score for a in self.variant]
+        return self.baseline.scores, self.variant.scores
 
     @property
-    def outputs(self) -> tuple[list[str], list[str]]:
-        """Baseline's and variant's outputs."""
-        return [a.output for a in self.baseline], [a.output for a in self.variant]
+    def outputs(self) -> tuple[list[bytes], list[bytes]]:
+        """Of each sample something that is equal on both sides where its outputs are."""
+        return self.baseline.outputs, self.variant.outputs
 
     @property
     def clusters(self) -> tuple[str | None, ...]:
         """Each sample's cluster; None is independent of every other."""
-        return tuple(a.cluster for a in self.baseline)
+        return self.baseline.clusters
 
     @property
     def cluster_count(self) -> int | None:
@@ -133,8 +243,17 @@ _EQUAL = (
 _ONE = (("chat template", "template_digest"), ("tokenizer", "tokenizer_digest"))
 
 
-def pair_rows(before: Rows, after: Rows, higher_is_better: bool) -> Paired | Refusal:
+def pair_sides(before: Side, after: Side, higher_is_better: bool) -> Paired | Refusal:
     """Pair whole sides, or name the first thing that is not equal."""
+    # Rows need not be alike to pair: they may lie in another order.
+    if not before.columns.alike(after.columns):
+        refusal = _unlike(*({(r.id, r.repeat): r for r in side.rows} for side in (before, after)))
+        if refusal:
+            return refusal
+    return Paired(before, after, higher_is_better)
+
+
+def _unlike(before: Rows, after: Rows) -> Refusal | None:
     odd = sorted(before.keys() ^ after.keys())
     if odd:
         named = (before.get(odd[0]) or after[odd[0]]).key
@@ -161,17 +280,10 @@ def pair_rows(before: Rows, after: Rows, higher_is_better: bool) -> Paired | Ref
                 "NOT COMPARABLE",
                 f"the samples were asked with {len(several)} {what}s: that is not one measurement",
             )
-    return Paired(_by_sample(before), _by_sample(after), higher_is_better)
+    return None
 
 
 def _differ(field_: str, one: str | None, other: str | None) -> bool:
     # Not every server tells the tokens it made; the prompt's text was compared all the same.
     unknown = field_ == "tokens_digest" and (one is None or other is None)
     return one != other and not unknown
-
-
-def _by_sample(rows: Rows) -> tuple[Answers, ...]:
-    found: dict[str, list[SampleRow]] = {}
-    for id_, repeat in sorted(rows):
-        found.setdefault(id_, []).append(rows[id_, repeat])
-    return tuple(Answers(tuple(group)) for group in found.values())

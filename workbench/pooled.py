@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import stats
 from workbench.clusters import Clusters, units
-from workbench.evaluation_records import SampleRow
-from workbench.paired import Answers, Paired
+from workbench.evaluation_records import COUNTS, SampleRow
+from workbench.paired import Paired, Side
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 MICRO_F1 = "micro_f1"
 #: What a sentence calls each metric that is pooled.
 POOLED = {MICRO_F1: "the micro-F1"}
-#: Where a row's `grade` has its counts: fields right, found and wanted.
-COUNTS = "counts"
 
 
 def micro_f1(sums: Floats) -> Floats:
@@ -215,16 +213,16 @@ def _is_count(value: Any) -> bool:
     return bool(0 <= right <= min(found, wanted) and wanted > 0)
 
 
-def _counts(answers: Sequence[Answers]) -> Floats | None:
+def _counts(side: Side) -> Floats | None:
     import numpy as np
 
-    if not answers or COUNTS not in answers[0].rows[0].grade:
+    if not len(side) or not side.columns.counted:
         return None
     # A sample that was asked several times is one, with all its answers counted.
     return np.array(
         [
             [sum(each) for each in zip(*(row.grade[COUNTS] for row in one.rows), strict=True)]
-            for one in answers
+            for one in side
         ],
         dtype=np.float64,
     )

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,8 +22,7 @@ from pydantic import ValidationError
 
 from workbench.digest import canonical_json
 from workbench.errors import StoreError
-from workbench.evaluation_records import NOT_JUDGED, NOT_SCORED
-from workbench.pooled import COUNTS
+from workbench.evaluation_records import COUNTS, NOT_JUDGED, NOT_SCORED
 from workbench.records import Evaluation, SampleRow
 from workbench.store import disk_errors, write_atomic
 
@@ -36,33 +35,61 @@ IDENTITY = (
 )
 
 
-_IDENTITY_OF = attrgetter("id", "repeat", *IDENTITY, "tokens_digest")
+_SAID_OF = attrgetter("id", "repeat", *IDENTITY, "tokens_digest", "output", "score")
+#: Counts from here on are none: no answer has so many fields.
+_MANY = 1 << 32
+#: What is digested of a row: the above, whether it has no error, its flags, and the counts that a
+#: pooled metric is made of where it has some.
+Said = tuple[Any, ...]
+
+
+class RowsDigest:
+    """Digest of what was asked, answered and scored, in sample order; timings are left out.
+
+    It is the `workbench.digest.content_id` of a list with one list a row, made as rows come.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(b"[")
+        self._between = b""
+
+    def update(self, rows: Sequence[Said], scores: Iterable[float | None]) -> None:
+        """Add rows, whose scores they are."""
+        # The same bytes, several times as fast, but for numbers with an exponent, NaN and half
+        # characters.
+        data = b""
+        if all(s is None or s == 0 or 1e-4 <= s <= 1 for s in {*scores}):
+            with contextlib.suppress(orjson.JSONEncodeError):
+                data = orjson.dumps(rows)[1:-1]
+        data = data or b",".join(map(canonical_json, rows))
+        if data:
+            self._hash.update(self._between + data)
+            self._between = b","
+
+    def hexdigest(self) -> str:
+        """The digest of all rows added so far."""
+        whole = self._hash.copy()
+        whole.update(b"]")
+        return whole.hexdigest()
 
 
 def rows_digest(rows: Iterable[SampleRow]) -> str:
-    """Digest of what was asked, answered and scored, in sample order; timings are left out.
-
-    It is the `workbench.digest.content_id` of a list with one list a row, made row by row.
-    """
-    digest, between = hashlib.sha256(b"["), b""
+    """The `RowsDigest` of rows."""
+    digest = RowsDigest()
     for row in rows:
-        digest.update(between + _canonical(row))
-        between = b","
-    digest.update(b"]")
+        said = (*_SAID_OF(row), row.error is None, row.flags, *counts_said(row.grade))
+        digest.update([said], (row.score,))
     return digest.hexdigest()
 
 
-def _canonical(row: SampleRow) -> bytes:
-    score = row.score
-    said = [*_IDENTITY_OF(row), row.output, score, row.error is None, list(row.flags)]
-    if row.grade and COUNTS in row.grade:  # of which the metric is made, and not of the score
-        said.append(row.grade[COUNTS])
-    # The same bytes, several times as fast, but for numbers with an exponent, NaN and half
-    # characters.
-    if score is None or score == 0 or 1e-4 <= score <= 1:
-        with contextlib.suppress(orjson.JSONEncodeError):
-            return orjson.dumps(said)
-    return canonical_json(said)
+def counts_said(grade: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """The counts of an answer as they are digested; empty where it has none."""
+    if not grade or COUNTS not in grade:
+        return ()
+    counts = grade[COUNTS]
+    if isinstance(counts, list) and all(type(one) is int and 0 <= one < _MANY for one in counts):
+        return (counts,)
+    return (None,)  # no metric is made of it
 
 
 def altered(folder: Path, record: Evaluation) -> dict[str, str]:
@@ -120,7 +147,7 @@ def read_rows(path: Path) -> tuple[SampleRow, ...]:
     fields: set[str] = set()
     for number, line in enumerate(_read(path, missing_ok=False), 1):
         try:
-            row = _parse(line)
+            row = parse(line)
         except ValueError as bad:
             raise StoreError(
                 f"a line is not a row: {bad}",
@@ -157,7 +184,7 @@ def keep_rows(path: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, S
     kept: dict[str, SampleRow] = {}
     for line in _read(path, missing_ok=True):
         try:
-            row = reopened(_parse(line))
+            row = reopened(parse(line))
         except ValueError:
             continue
         now = asked.get(row.key)
@@ -261,7 +288,12 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number of a row")
 
 
-def _parse(line: bytes) -> SampleRow:
+def parse(line: bytes) -> SampleRow:
+    """The row of one line.
+
+    Raises:
+        ValueError: it is none, and in which way.
+    """
     # Twice as fast. It takes NaN for a number and 400 digits for an infinite one, and its words for
     # what is wrong are others.
     if b"NaN" not in line and b"Infinity" not in line:

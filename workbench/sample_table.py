@@ -7,7 +7,7 @@ averages a difference that means nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +144,7 @@ def _lines(evidence: Evidence, questions: Questions) -> Iterator[dict[str, Any]]
 def _suite(
     side: VariantEvidence,
     result: SuiteResult,
-    rows: tuple[SampleRow, ...],
+    rows: Sequence[SampleRow],
     which: str,
     paired: Paired | None,
     unpaired: str,
@@ -190,7 +190,7 @@ def _suite(
         }
 
 
-def _by_key(answers: tuple[Answers, ...]) -> Mapping[tuple[str, int], SampleRow]:
+def _by_key(answers: Iterable[Answers]) -> Mapping[tuple[str, int], SampleRow]:
     return {(row.id, row.repeat): row for one in answers for row in one.rows}
 
 

@@ -83,8 +83,8 @@ class Churn:
 def churn(
     baseline: Sequence[float],
     variant: Sequence[float],
-    baseline_outputs: Sequence[str],
-    variant_outputs: Sequence[str],
+    baseline_outputs: Sequence[object],
+    variant_outputs: Sequence[object],
 ) -> Churn:
     """Count what changed, sample by sample.
 

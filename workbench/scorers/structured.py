@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.evaluation_records import Flag
+from workbench.evaluation_records import COUNTS, Flag
 from workbench.json_schema import Validator
-from workbench.pooled import COUNTS, POOLED
+from workbench.pooled import POOLED
 from workbench.scorers.base import Grade, f1, kind, parse_json, same, shown, shown_names
 from workbench.suite_spec import JsonFieldsScorer, Sample
 
