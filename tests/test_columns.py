@@ -310,7 +310,7 @@ def same(one: Paired | Refusal, wanted: Refusal | tuple[list[Answers], list[Answ
         assert list(side) == answers and len(side) == len(answers)
         assert repr(side.scores) == repr([a.score for a in answers])
         assert list(side.unscored) == [bool(a.unscored) for a in answers]
-        assert side.having(flags) == sum(any(f in a.flags for f in flags) for a in answers)
+        assert side.having(flags) == [any(f in a.flags for f in flags) for a in answers]
         none = sum(r.output_tokens is None for a in answers for r in a.rows)
         assert side.uncounted == none
         assert none or side.output_tokens == sums

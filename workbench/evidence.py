@@ -196,7 +196,8 @@ def _short(digest: str | None) -> str:
     return digest[:8] if digest else "none recorded"
 
 
-def _result(evidence: VariantEvidence, suite: str) -> SuiteResult | None:
+def suite_result(evidence: VariantEvidence, suite: str) -> SuiteResult | None:
+    """The one result of a suite; None where there is none, or several."""
     return _one(evidence.evaluation.suites if evidence.evaluation else (), suite)
 
 
@@ -296,7 +297,7 @@ def _pair(
     if refusal := not_the_same(evidence, variant, reference.evaluation):
         return refusal
     for side in (reference, variant):
-        result = _result(side, suite)
+        result = suite_result(side, suite)
         found = _side_of(evidence, side, result, side.rows.get(suite, ()), scored)
         if isinstance(found, Refusal):
             return found
@@ -379,7 +380,7 @@ def pair_repeat(
 
 def _pair_repeat(evidence: Evidence, suite: str, side: VariantEvidence) -> Paired | Refusal:
     asked = side.evaluation
-    results = [_result(side, suite), _one(asked.repeat if asked else (), suite)]
+    results = [suite_result(side, suite), _one(asked.repeat if asked else (), suite)]
     first = _side_of(evidence, side, results[0], side.rows.get(suite, ()))
     if isinstance(first, Refusal):
         return first
