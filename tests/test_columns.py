@@ -148,11 +148,13 @@ def test_a_row_is_read_again_only_from_the_file_that_was_read(tmp_path: Path) ->
     made = (row("b", output="x"), row("a"))
     write_rows(path, made)
     stored = StoredRows(path, read_columns(path))
+    assert stored.chosen([1, 0]) == [made[1], made[0]]
     assert len(stored) == 2 and tuple(stored) == made and stored[0] == made[0]
     assert stored[::-1] == made[::-1]
     write_rows(path, (row("b", output="y"), row("a")))
-    with pytest.raises(StoreError, match="changed while they were being read"):
-        list(stored)
+    for look in (list, lambda rows: rows.chosen([0])):
+        with pytest.raises(StoreError, match="changed while they were being read"):
+            look(stored)
 
 
 # --------------------------------------------------------------------------- two processes
@@ -308,6 +310,7 @@ def same(one: Paired | Refusal, wanted: Refusal | tuple[list[Answers], list[Answ
     flags: tuple[Flag, ...] = ("truncated", "refused")
     for side, answers, sums in zip((one.baseline, one.variant), wanted, tokens, strict=True):
         assert list(side) == answers and len(side) == len(answers)
+        assert side.answers(range(1, len(side), 2)) == answers[1::2]
         assert repr(side.scores) == repr([a.score for a in answers])
         assert list(side.unscored) == [bool(a.unscored) for a in answers]
         assert side.having(flags) == [any(f in a.flags for f in flags) for a in answers]

@@ -69,6 +69,7 @@ class Columns:
         flags: see `bits`.
         output_tokens: NaN where the server told none.
         clusters: of each row; None where no row has one.
+        order: number of each row in the file; None where they are sorted there.
         digest: of the rows, as `workbench.rows.rows_digest` makes it; empty where nobody needs it.
     """
 
@@ -83,6 +84,7 @@ class Columns:
     flags: NDArray[np.uint32]
     output_tokens: Floats
     clusters: tuple[str | None, ...] | None
+    order: Ints | None = None
     digest: str = ""
 
     def __len__(self) -> int:
@@ -130,15 +132,28 @@ class StoredRows(Sequence[SampleRow]):
     def __getitem__(self, index: int | slice) -> SampleRow | tuple[SampleRow, ...]:
         return self._read()[index]
 
+    def chosen(self, numbers: Iterable[int]) -> list[SampleRow]:
+        """Some of the rows, by their number in the file.
+
+        Raises:
+            StoreError: the file is no longer the one that was read.
+        """
+        self._unchanged(read_columns(self.path).digest)
+        lines = self.path.read_bytes().split(b"\n")
+        return [parse(lines[number]) for number in numbers]
+
     def _read(self) -> tuple[SampleRow, ...]:
         rows = read_rows(self.path)
-        if rows_digest(rows) != self.columns.digest:
+        self._unchanged(rows_digest(rows))
+        return rows
+
+    def _unchanged(self, digest: str) -> None:
+        if digest != self.columns.digest:
             raise StoreError(
                 "these rows changed while they were being read",
                 where=str(self.path),
                 fix="give the command again when nothing else writes to the run",
             )
-        return rows
 
 
 def columns_of(rows: Sequence[SampleRow]) -> Columns:
@@ -259,7 +274,7 @@ def _columns(chunks: Iterable[_Chunk]) -> Columns:
     def arranged(values: NDArray[Any]) -> NDArray[Any]:
         return values if order is None else values[order]
 
-    named = clusters if order is None else [clusters[k] for k in order]
+    named = clusters if order is None else [clusters[k] for k in order.tolist()]
     return Columns(
         identity=asked.hexdigest(),
         tokens=tokens.hexdigest() if told else "",
@@ -272,19 +287,21 @@ def _columns(chunks: Iterable[_Chunk]) -> Columns:
         flags=arranged(np.concatenate([empty.astype(np.uint32), *flags])),
         output_tokens=arranged(np.concatenate([empty, *lengths])),
         clusters=tuple(named) if names.keys() - {None} else None,
+        order=order,
     )
 
 
 def _order(
     ids: Sequence[str], repeats: Sequence[int]
-) -> tuple[bool, int, Sequence[int] | None, Ints | None]:
+) -> tuple[bool, int, Ints | None, Ints | None]:
     """Are keys distinct; how often was each sample asked; order, None as it is; samples' starts."""
     import numpy as np
 
     n, rows = len(ids), range(len(ids))
     if not any(repeats) and len(set(ids)) == n:
-        ordered = sorted(ids) == ids
-        return True, 1, None if ordered else sorted(rows, key=ids.__getitem__), None
+        if sorted(ids) == ids:
+            return True, 1, None, None
+        return True, 1, np.array(sorted(rows, key=ids.__getitem__), np.int64), None
     pairs = list(zip(ids, repeats, strict=True))
     keys = {id_ if not repeat else f"{id_}#{repeat}" for id_, repeat in pairs}
     order = sorted(rows, key=pairs.__getitem__)
@@ -292,7 +309,8 @@ def _order(
     times = n // len(starts) if starts else 0
     whole = [k % times for k in rows] == [repeats[k] for k in order] if starts else False
     whole = whole and starts == list(range(0, n, times))
-    return len(keys) == n, times if whole else 0, order, np.array(starts, np.int64)
+    arrays = np.array(order, np.int64), np.array(starts, np.int64)
+    return len(keys) == n, times if whole else 0, *arrays
 
 
 def _folded(column: tuple[Any, ...]) -> Any:

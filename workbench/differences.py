@@ -160,16 +160,14 @@ def compare(
             )
         )
         wanted = {only} if only else {*of} - {"same"}
-        # Without one of them nobody's answers are read.
-        if wanted & of.keys():
-            both = zip(became, paired.baseline, paired.variant, strict=True)
-            asked = (questions or {}).get(name, {})
-            items += [
-                Difference(name, change, loss, question, target, before, after)
-                for (change, loss), before, after in both
-                if change in wanted
-                for question, target in (asked.get(before.id, (None, None)),)
-            ]
+        numbers = [k for k, (change, _) in enumerate(became) if change in wanted]
+        if not numbers:
+            continue  # nobody's answers are read
+        asked = (questions or {}).get(name, {})
+        sides = (side.answers(numbers) for side in (paired.baseline, paired.variant))
+        for k, before, after in zip(numbers, *sides, strict=True):
+            (change, loss), (question, target) = became[k], asked.get(before.id, (None, None))
+            items.append(Difference(name, change, loss, question, target, before, after))
     items = _in_turn(items)
     return Differences(
         run=evidence.run,

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from workbench.columns import Columns, bits
+from workbench.columns import Columns, StoredRows, bits
 from workbench.evaluation_records import Flag, SampleRow
 from workbench.records import CheckStatus
 
@@ -71,7 +71,7 @@ class Answers:
 class Side:
     """The samples of one side, sorted by id: columns, and the rows themselves for who wants to see.
 
-    Iterating gives every sample's `Answers`, which are made anew each time.
+    Iterating gives every sample's answers, as `answers` does.
 
     Args:
         columns: of the rows.
@@ -86,10 +86,24 @@ class Side:
         return len(self.columns) if self.columns.starts is None else len(self.columns.starts)
 
     def __iter__(self) -> Iterator[Answers]:
-        found: dict[str, list[SampleRow]] = {}
-        for row in sorted(self.rows, key=lambda row: (row.id, row.repeat)):
-            found.setdefault(row.id, []).append(row)
-        return (Answers(tuple(group)) for group in found.values())
+        return iter(self.answers(range(len(self))))
+
+    def answers(self, samples: Iterable[int]) -> list[Answers]:
+        """What was answered to some samples, by their number; made anew each time."""
+        columns = self.columns
+        if columns.starts is None:
+            groups = [[k] for k in samples]
+        else:
+            ends = [*columns.starts.tolist(), len(columns)]
+            groups = [list(range(ends[k], ends[k + 1])) for k in samples]
+        numbers = [k for group in groups for k in group]
+        if columns.order is not None:
+            numbers = columns.order[numbers].tolist()
+        if isinstance(self.rows, StoredRows):
+            left = iter(self.rows.chosen(numbers))
+        else:
+            left = iter([self.rows[k] for k in numbers])
+        return [Answers(tuple(islice(left, len(group)))) for group in groups]
 
     @cached_property
     def scores(self) -> list[float]:
