@@ -83,6 +83,7 @@ class Evidence:
         unfinished: names of the steps, the gate's aside, that left no record yet, in their order.
         across: where two runs of the same weights are compared, the earlier one, whose sides are
             then the references; empty where variants are paired with unquantized ones.
+        apart: then, variant -> which of its files is another one in the earlier run.
     """
 
     run: str
@@ -97,6 +98,7 @@ class Evidence:
     doubts: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     across: str = ""
+    apart: Mapping[str, str] = field(default_factory=dict)
     #: What was paired already, with the side it is of: several checks ask for each pairing.
     _paired: dict[tuple[int, str, str], tuple[VariantEvidence, Paired | Refusal]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -260,6 +262,8 @@ def not_the_same(
             f"the weights differ: {_short(one)} are {reference.variant}'s, {_short(other)} this "
             "run's",
         )
+    if variant.variant in evidence.apart:
+        return Refusal("NOT COMPARABLE", f"the files differ: {evidence.apart[variant.variant]}")
     mine = variant.profile if isinstance(measured, Profile) else variant.evaluation
     if measured and mine and _measuring(measured) == _measuring(mine):
         return Refusal(
