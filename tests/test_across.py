@@ -104,7 +104,9 @@ def test_the_same_weights_beside_another_config_are_another_artifact(side: str) 
     assert verdict(same).verdict == "GO"
     (check,) = (c for c in verdict(other).checks if c.kind == "quality")
     assert check.status == "NOT COMPARABLE"
-    assert f"the files differ: config.json of {side} and 1 more, while the weights" in check.sentence
+    assert (
+        f"the files differ: config.json of {side} and 1 more, while the weights" in check.sentence
+    )
 
 
 SUITE = QualityCheck(suite="suite", margin=0.1)
