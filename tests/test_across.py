@@ -79,6 +79,36 @@ def policy(*checks: QualityCheck | PerformanceCheck | SizeCheck) -> Policy:
     )
 
 
+@pytest.mark.parametrize("side", ["baseline", "fp8"])
+def test_the_same_weights_beside_another_config_are_another_artifact(side: str) -> None:
+    after = run()
+
+    def given(evidence: Evidence, **files: str) -> Evidence:
+        if side == "baseline":
+            checkpoint = evidence.checkpoint.model_copy(update={"files": files})
+            return replace(evidence, checkpoint=checkpoint)
+        (made,) = evidence.variants
+        assert made.manifest
+        manifest = made.manifest.model_copy(update={"files": files})
+        return replace(evidence, variants=(replace(made, manifest=manifest),))
+
+    one = given(EARLIER, **{"config.json": "a", "README.md": "a", "calibration.json": "a"})
+    same = given(after, **{"config.json": "a", "README.md": "b", "calibration.json": "b"})
+    other = given(after, **{"config.json": "b", "extra.json": "a"})
+
+    def verdict(later: Evidence) -> VariantVerdict:
+        found, _ = across(one, later, "before")
+        gate = decide(policy(SUITE), found, policy_digest="", id_="")
+        return next(v for v in gate.variants if v.variant == side)
+
+    assert verdict(same).verdict == "GO"
+    (check,) = (c for c in verdict(other).checks if c.kind == "quality")
+    assert check.status == "NOT COMPARABLE"
+    assert (
+        f"the files differ: config.json of {side} and 1 more, while the weights" in check.sentence
+    )
+
+
 SUITE = QualityCheck(suite="suite", margin=0.1)
 
 

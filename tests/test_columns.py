@@ -367,7 +367,7 @@ def same(one: Paired | Refusal, wanted: Refusal | tuple[list[Answers], list[Answ
         assert side.answers(range(1, len(side), 2)) == answers[1::2]
         assert repr(side.scores) == repr([a.score for a in answers])
         assert list(side.unscored) == [bool(a.unscored) for a in answers]
-        assert side.having(flags) == sum(any(f in a.flags for f in flags) for a in answers)
+        assert side.having(flags) == [any(f in a.flags for f in flags) for a in answers]
         none = sum(r.output_tokens is None for a in answers for r in a.rows)
         assert side.uncounted == none
         assert none or side.output_tokens == sums

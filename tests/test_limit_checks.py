@@ -101,6 +101,28 @@ def test_no_failure_among_few_is_not_none() -> None:
     assert check(found(flagged(0, of=29)), max_truncated=0.5, min_n=29).status == "PASS"
 
 
+def test_whole_clusters_are_the_units_of_a_share() -> None:
+    """Twenty documents of ten questions show what twenty samples show: what cuts one, cuts all."""
+
+    def clustered(per: int, count: int) -> Check:
+        made = found(flagged(count, "truncated"))
+        sides = []
+        for side in (made.baseline, made.variants[0]):
+            answers = tuple(
+                r.model_copy(update={"cluster": f"d{k // per}"})
+                for k, r in enumerate(side.rows["suite"])
+            )
+            sides.append(replace(side, rows={"suite": answers}))
+        return check(replace(made, baseline=sides[0], variants=(sides[1],)), max_truncated=0.05)
+
+    alone, whole = clustered(1, 0), clustered(10, 0)
+    assert alone.status == "PASS" and alone.high == check(found(flagged(0)), max_truncated=0.9).high
+    # Of 20 documents none was cut: up to 14 % may be (0.05 = .86^20).
+    assert whole.status == "INCONCLUSIVE" and whole.low == 0.0
+    assert whole.high is not None and whole.high > 0.13
+    assert clustered(1, 25).status == "FAIL" and clustered(10, 20).status == "INCONCLUSIVE"
+
+
 def test_a_sample_asked_twice_counts_once_and_fails_where_one_answer_did() -> None:
     first = rows(SCORES[1])[:40]
     again = tuple(
@@ -143,6 +165,28 @@ def test_the_output_length_is_a_ratio_with_an_interval() -> None:
     assert check(found(long(1.3)), output_length=OutputLength(max=1.5)).status == "PASS"
     few = check(found(long(1.0, of=20)), output_length=span)
     assert few.status == "INCONCLUSIVE" and "wants at least 30" in few.sentence
+
+
+def test_few_answers_do_not_show_that_none_runs_on() -> None:
+    made = found(long(1.0))
+
+    def up_to(most: int) -> Check:
+        sides = []
+        for side in (made.baseline, made.variants[0]):
+            assert side.evaluation
+            (one,) = side.evaluation.suites
+            conditions = one.conditions | {"sampling": {"max_tokens": most}}
+            one = one.model_copy(update={"conditions": conditions})
+            evaluation = side.evaluation.model_copy(update={"suites": (one,)})
+            sides.append(replace(side, evaluation=evaluation))
+        return check(
+            replace(made, baseline=sides[0], variants=(sides[1],)), output_length=OutputLength()
+        )
+
+    assert up_to(128).status == "PASS"
+    endless = up_to(4096)
+    assert endless.value == 1.0 and endless.status == "INCONCLUSIVE"
+    assert endless.high is not None and endless.high > 1.3
 
 
 def test_a_length_nobody_counted_is_missing_and_one_of_nothing_is_no_ratio() -> None:

@@ -44,6 +44,21 @@ def test_rows_of_the_run(workbench: Call, run: Path) -> None:
     assert (run / "variants/bad/eval/sentiment.jsonl").read_bytes() != good
 
 
+@pytest.mark.parametrize("of", ["run", "artifact"])
+def test_lengths_of_answers(workbench: Call, run: Path, of: str) -> None:
+    """They are in no digest of the rows, and `output_length` rests on them."""
+    evaluation = json.loads((run / "variants/bad/evaluation.json").read_text())
+    artifact = run.parent / "artifacts" / f"evaluate-{evaluation['id'][:16]}"
+    path = (run / "variants/bad/eval" if of == "run" else artifact) / "sentiment.jsonl"
+    good = path.read_text()
+    path.write_text(good.replace('"output_tokens":', '"output_tokens":1'))
+    if of == "run":
+        refused = workbench("gate")
+        assert refused.returncode == 2 and "not those that were recorded" in refused.stderr
+    assert workbench("run", "recipe.yaml").returncode == 10
+    assert path.read_text() == good
+
+
 @pytest.mark.parametrize("how", ["edited", "torn", "lost"])
 def test_rows_of_the_artifact(workbench: Call, run: Path, how: str) -> None:
     evaluation = json.loads((run / "variants/bad/evaluation.json").read_text())

@@ -2,8 +2,9 @@
 
 The earlier run's answers stand for the baseline's. Everything that must be equal for two results to
 pair must be equal here, too (suite, prompts, targets, sampling, template, tokenizer, dtype, context
-length, flags), and the weights besides. Only the engine's version and the hardware may differ: they
-are what is asked about, and each verdict says how they do.
+length, flags), and the weights besides, with every other file an engine reads beside them. Only the
+engine's version and the hardware may differ: they are what is asked about, and each verdict says
+how they do.
 
 Waivers and objective of a policy are of a run's own verdict and are left aside. So are checks of
 `weight_bytes`, as equal weights have equal sizes.
@@ -20,6 +21,7 @@ from workbench.records import Record, Serving
 from workbench.spec import Policy
 
 R = TypeVar("R", bound=Record)
+_TOLD = ("calibration.json", "LICENSE")
 
 
 def across(
@@ -66,6 +68,7 @@ def across(
         doubts=(*after.doubts, *(f"run {label}: {doubt}" for doubt in before.doubts)),
         unfinished=(*after.unfinished, *unfinished),
         across=label,
+        apart=_apart(before, after, partners),
     )
     return evidence, aside
 
@@ -104,6 +107,37 @@ def serving(side: VariantEvidence) -> Serving | None:
     """How a side was served, by what was measured of it; None where nothing was."""
     measured = side.evaluation or side.profile
     return measured.serving if measured else None
+
+
+def _apart(before: Evidence, after: Evidence, partners: dict[str, str]) -> dict[str, str]:
+    """Variant -> the first file that is another one in the earlier run."""
+    earlier = {side.variant: side for side in before.sides}
+    found = {}
+    for side in after.sides:
+        other = earlier.get(partners.get(side.variant, ""))
+        one = _files(after, side)
+        two = _files(before, other) if other else None
+        if one is None or two is None:
+            continue
+        odd = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
+        if odd:
+            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+            found[side.variant] = (
+                f"{odd[0]} of {side.variant}{more}, while the weights are the same"
+            )
+    return found
+
+
+def _files(evidence: Evidence, side: VariantEvidence) -> dict[str, str] | None:
+    """Digests of the files that decide what a side answers; None where nobody recorded them."""
+    if side is evidence.baseline:
+        files = evidence.checkpoint.files
+    elif side.manifest:
+        files = side.manifest.files
+    else:
+        return None
+    # Of what they were made is told beside them, and changes no answer.
+    return {name: of for name, of in files.items() if name not in _TOLD and name[-3:] != ".md"}
 
 
 def _partner(name: str, weights: str | None, before: dict[str, str | None]) -> str:

@@ -135,7 +135,7 @@ def collect(context: Context) -> Evidence:
     for step in plan.steps:
         if step.kind == "calibrate":
             read(context.run.published(step.kind, step.variant), Calibration, step.name)
-    files = [(path, result.rows_digest) for _, result, path in waiting]
+    files = [(path, result) for _, result, path in waiting]
     read_back = stored_rows(files, f"{context.command} puts the recorded ones back")
     for (rows, result, _), stored in zip(waiting, read_back, strict=True):
         rows[result.suite] = stored

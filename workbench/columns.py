@@ -91,6 +91,13 @@ class Columns:
     def __len__(self) -> int:
         return len(self.scores)
 
+    @property
+    def told_tokens(self) -> float:
+        """Output tokens of all rows, of those that tell theirs."""
+        import numpy as np
+
+        return float(np.nansum(self.output_tokens))
+
     def sound(self, repeats: int) -> bool:
         """Every sample is there so many times, once each, with a score from 0 to 1."""
         within = (self.scores >= 0) & (self.scores <= 1)  # NaN is not

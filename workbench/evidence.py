@@ -84,6 +84,7 @@ class Evidence:
         unfinished: names of the steps, the gate's aside, that left no record yet, in their order.
         across: where two runs of the same weights are compared, the earlier one, whose sides are
             then the references; empty where variants are paired with unquantized ones.
+        apart: then, variant -> which of its files is another one in the earlier run.
     """
 
     run: str
@@ -98,6 +99,7 @@ class Evidence:
     doubts: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     across: str = ""
+    apart: Mapping[str, str] = field(default_factory=dict)
     #: What was paired already, with the side it is of: several checks ask for each pairing.
     _paired: dict[tuple[int, str, str], tuple[VariantEvidence, Paired | Refusal]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -197,7 +199,8 @@ def _short(digest: str | None) -> str:
     return digest[:8] if digest else "none recorded"
 
 
-def _result(evidence: VariantEvidence, suite: str) -> SuiteResult | None:
+def suite_result(evidence: VariantEvidence, suite: str) -> SuiteResult | None:
+    """The one result of a suite; None where there is none, or several."""
     return _one(evidence.evaluation.suites if evidence.evaluation else (), suite)
 
 
@@ -260,6 +263,8 @@ def not_the_same(
             f"the weights differ: {_short(one)} are {reference.variant}'s, {_short(other)} this "
             "run's",
         )
+    if variant.variant in evidence.apart:
+        return Refusal("NOT COMPARABLE", f"the files differ: {evidence.apart[variant.variant]}")
     mine = variant.profile if isinstance(measured, Profile) else variant.evaluation
     if measured and mine and _measuring(measured) == _measuring(mine):
         return Refusal(
@@ -297,7 +302,7 @@ def _pair(
     if refusal := not_the_same(evidence, variant, reference.evaluation):
         return refusal
     for side in (reference, variant):
-        result = _result(side, suite)
+        result = suite_result(side, suite)
         found = _side_of(evidence, side, result, side.rows.get(suite, ()), scored)
         if isinstance(found, Refusal):
             return found
@@ -384,7 +389,7 @@ def pair_repeat(
 
 def _pair_repeat(evidence: Evidence, suite: str, side: VariantEvidence) -> Paired | Refusal:
     asked = side.evaluation
-    results = [_result(side, suite), _one(asked.repeat if asked else (), suite)]
+    results = [suite_result(side, suite), _one(asked.repeat if asked else (), suite)]
     first = _side_of(evidence, side, results[0], side.rows.get(suite, ()))
     if isinstance(first, Refusal):
         return first

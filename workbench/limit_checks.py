@@ -4,7 +4,11 @@
     truncated         share of those cut at the token limit: PASS where the one-sided upper limit of
                       the share is within, FAIL where the lower limit is beyond
     output length     output tokens, variant / baseline: PASS where its interval is inside the two
-                      limits, FAIL where it is outside
+                      limits, FAIL where it is outside; a few answers that never end cost more than
+                      all the others, so the fewer samples and the higher the suite's `max_tokens`,
+                      the wider it is
+
+Where the suite names clusters, whole clusters are the units of all of them.
 
 A sample that was asked several times counts once: as failed where any of its answers did. What a
 check rests on is paired as for the scores, so what refuses a score refuses these, too.
@@ -15,11 +19,13 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.checks import points, reference_name
+from workbench.clusters import clustered
 from workbench.evaluation_records import Flag
-from workbench.evidence import Evidence, Paired, Refusal, VariantEvidence, pair
+from workbench.evidence import Evidence, Paired, Refusal, VariantEvidence, pair, suite_result
 from workbench.policy_spec import OutputLength, QualityCheck
 from workbench.proportion import proportion, ratio_of_means
 from workbench.records import Check, CheckStatus
+from workbench.stats import Interval
 
 #: Answers that whoever called for them cannot read, right or wrong.
 FORMAT: tuple[Flag, ...] = (
@@ -73,8 +79,13 @@ def _share(
     if isinstance(found, Refusal):
         return _check(check, name, found.status, found.sentence, limit=limit)
     n = len(found.variant)
-    before, count = (side.having(flags) for side in (found.baseline, found.variant))
+    each = found.variant.having(flags)
+    before, count = sum(found.baseline.having(flags)), sum(each)
     low, high = proportion(count, n, check.confidence)
+    if found.cluster_count is not None:
+        exact = Interval(count / n, low, high, check.confidence, "Clopper and Pearson")
+        wide, _ = clustered(exact, each, found.clusters)
+        low, high = max(0.0, wide.low), wide.high
     said = f"{count} of {n} answers {what} ({before} of {reference_name(variant)}'s)"
     sure = f"{said}; with {100 * check.confidence:.4g} % confidence it is"
     accepted = points(limit)
@@ -118,25 +129,31 @@ def _length(
         said = f"of {uncounted} answers the server did not tell the tokens"
         return _check(check, name, "MISSING", said, limit=span.max, n=n)
     lengths = found.baseline.output_tokens, found.variant.output_tokens
-    ratio = ratio_of_means(*lengths, check.confidence)
+    result = suite_result(variant, check.suite)
+    # Of a suite of lm-eval it is not known; then the longest answer counts.
+    asked = result.conditions.get("sampling", {}) if result else {}
+    most = float(asked.get("max_tokens") or 0)
+    clusters = found.clusters if found.cluster_count is not None else None
+    ratio = ratio_of_means(*lengths, most, check.confidence, clusters)
     if ratio is None:
         said = f"{reference_name(variant)}'s answers give no length to compare with"
         return _check(check, name, "INCONCLUSIVE", said, limit=span.max, n=n)
     value, low, high = ratio
+    ends = "any length, for the samples are few" if high is None else f"{high:.4g}"
     said = f"{value:.3g} times {reference_name(variant)}'s output tokens over {n} samples"
     sure = f"{said}; with {100 * check.confidence:.4g} % confidence"
     between = f"{span.min:.4g} to {span.max:.4g}"
     status: CheckStatus = "INCONCLUSIVE"
     if n < check.min_n:
         sentence = f"{said}, and the policy wants at least {check.min_n}"
-    elif span.min <= low and high <= span.max:
+    elif high is not None and span.min <= low and high <= span.max:
         status = "PASS"
         sentence = f"{sure} {low:.4g} to {high:.4g}, within the {between} accepted"
-    elif high < span.min or low > span.max:
+    elif low > span.max or (high is not None and high < span.min):
         status = "FAIL"
         sentence = f"{sure} {low:.4g} to {high:.4g}, outside the {between} accepted"
     else:
-        sentence = f"{sure} {low:.4g} to {high:.4g}, so {between} is neither kept nor broken"
+        sentence = f"{sure} {low:.4g} to {ends}, so {between} is neither kept nor broken"
     return _check(
         check,
         name,

@@ -142,13 +142,13 @@ class Side:
         starts = self.columns.starts
         return list((none if starts is None else np.logical_or.reduceat(none, starts)).tolist())
 
-    def having(self, flags: Iterable[Flag]) -> int:
-        """Samples of which an answer has one of the flags."""
+    def having(self, flags: Iterable[Flag]) -> list[bool]:
+        """Of each sample whether an answer has one of the flags."""
         import numpy as np
 
         found = (self.columns.flags & bits(flags)) != 0
         starts = self.columns.starts
-        return int((found if starts is None else np.logical_or.reduceat(found, starts)).sum())
+        return list((found if starts is None else np.logical_or.reduceat(found, starts)).tolist())
 
     @property
     def uncounted(self) -> int:

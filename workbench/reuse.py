@@ -16,7 +16,7 @@ from typing import Any
 from workbench.errors import StoreError
 from workbench.plan import StepSpec
 from workbench.records import Evaluation, Manifest, Serving
-from workbench.rows import read_rows, rows_digest
+from workbench.rows import meant, read_rows
 from workbench.store import Run, read_marked
 from workbench.suites import Suite
 
@@ -69,7 +69,7 @@ def bring(
         return False
     kept = published.parent / "eval" / rows.name
     try:
-        if rows_digest(read_rows(kept)) != found[0].rows_digest:
+        if not meant(found[0], read_rows(kept)):
             return False  # edited by hand
     except (StoreError, OSError):
         return False

@@ -16,16 +16,18 @@ from pathlib import Path
 
 from workbench.columns import Columns, StoredRows, read_columns
 from workbench.errors import StoreError
+from workbench.records import SuiteResult
+from workbench.rows import recorded
 
 #: Bytes of rows from which on a second process helps, about 300,000 rows.
 LARGE = 200 << 20
 
 
-def stored_rows(files: Sequence[tuple[Path, str]], fix: str) -> list[StoredRows]:
-    """The rows of each file, held against their digest.
+def stored_rows(files: Sequence[tuple[Path, SuiteResult]], fix: str) -> list[StoredRows]:
+    """The rows of each file, held against what was recorded of them.
 
     Args:
-        files: each with the digest of its rows, as it was recorded.
+        files: each with the record that speaks of it.
         fix: what to do where they are others.
 
     Raises:
@@ -33,8 +35,8 @@ def stored_rows(files: Sequence[tuple[Path, str]], fix: str) -> list[StoredRows]
     """
     found = []
     read = read_files([path for path, _ in files])
-    for (path, digest), columns in zip(files, read, strict=True):
-        if columns.digest != digest:
+    for (path, result), columns in zip(files, read, strict=True):
+        if not recorded(result, columns.digest, columns.told_tokens):
             raise StoreError(
                 "these rows are not those that were recorded", where=str(path), fix=fix
             )

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from workbench.digest import canonical_json
 from workbench.errors import StoreError
 from workbench.evaluation_records import COUNTS, NOT_JUDGED, NOT_SCORED
-from workbench.records import Evaluation, SampleRow
+from workbench.records import Evaluation, SampleRow, SuiteResult
 from workbench.store import disk_errors, write_atomic
 
 #: Longest time a row is in the file but perhaps not yet on the disk, seconds.
@@ -101,12 +101,15 @@ def altered(folder: Path, record: Evaluation) -> dict[str, str]:
     found = {}
     for result in (*record.suites, *record.repeat):
         path = folder / result.rows_file
-        digest = _digest_at(path)
-        if digest != result.rows_digest == _digest_at(staged(path)):
+        rows = _rows_at(path)
+        if rows is not None and meant(result, rows):
+            continue
+        waiting = _rows_at(staged(path))
+        if waiting is not None and meant(result, waiting):
             take_place(path)
-        elif digest is None:
+        elif rows is None:
             found[path.name] = f"its rows {path.name} are lost or damaged"
-        elif digest != result.rows_digest:
+        else:
             found[path.name] = f"its rows {path.name} are not those that were recorded"
     return found
 
@@ -122,9 +125,24 @@ def take_place(path: Path) -> None:
         staged(path).replace(path)
 
 
-def _digest_at(path: Path) -> str | None:
+def recorded(result: SuiteResult, digest: str, output_tokens: float) -> bool:
+    """Whether a record speaks of the rows that have this digest and so many tokens in all.
+
+    Tokens are in no digest, and a check on the length of answers rests on their sum.
+    """
+    # Nobody counts them for lm-eval.
+    counted = result.source != "suite" or output_tokens == result.output_tokens
+    return digest == result.rows_digest and counted
+
+
+def meant(result: SuiteResult, rows: Sequence[SampleRow]) -> bool:
+    """Whether a record speaks of these rows."""
+    return recorded(result, rows_digest(rows), sum(row.output_tokens or 0 for row in rows))
+
+
+def _rows_at(path: Path) -> tuple[SampleRow, ...] | None:
     try:
-        return rows_digest(read_rows(path))
+        return read_rows(path)
     except (StoreError, OSError):
         return None
 

@@ -69,7 +69,12 @@ def make(folder: Path, suites: int, n: int, variants: int) -> None:
                     out.write(row.model_dump_json() + "\n")
             digest = rows_digest(read_rows(file))
             result = suite_result(suite, ()).model_copy(
-                update={"rows_file": file.name, "rows_digest": digest, "n": n}
+                update={
+                    "rows_file": file.name,
+                    "rows_digest": digest,
+                    "n": n,
+                    "output_tokens": 5 * n,
+                }
             )
             made[file.stem] = result.model_dump(mode="json")
     (folder / "results.json").write_text(json.dumps(made))
@@ -94,7 +99,7 @@ def gate(folder: Path) -> None:
         sides.setdefault(stem.partition("-")[0], []).append(SuiteResult.model_validate(data))
     # As `workbench gate` reads them.
     asked = [r for results in sides.values() for r in results]
-    files = [(folder / r.rows_file, r.rows_digest) for r in asked]
+    files = [(folder / r.rows_file, r) for r in asked]
     rows = iter(stored_rows(files, "make them again"))
     baseline, *read = [
         side(f"v{k}" if k != "0" else "baseline", "fp8" if k != "0" else "none", results, rows)
