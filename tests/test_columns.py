@@ -297,7 +297,7 @@ def test_pairing_is_what_it_is_row_by_row(
 def test_each_change_alone_is_told_as_row_by_row(tmp_path: Path, field: str, scored: bool) -> None:
     for value in CHANGES[field]:
         for times, which, seed in product((1, 2), ("one", "both"), (2, 3)):
-            edits = [(which, 2, (field, value))]
+            edits = [(which, 1 + times, (field, value))]  # of two, the second time
             as_by_rows(tmp_path, 3, times, edits, scored, seed, known=True)
 
 
