@@ -109,6 +109,17 @@ def test_a_broken_variant_fails() -> None:
     assert check.sentence.startswith("suite: the mean score fell by 50.0 points, from 87.5 %")
 
 
+def test_two_one_sided_limits_are_not_called_one_interval() -> None:
+    """Each of them holds with 95 % confidence, both at once with 90 %."""
+    _, check = only(simple(*table(60, 8, 2, 10)))
+    loss = binary_interval(8, 2, 80)
+    assert (
+        f"the loss is at least {100 * loss.low:.1f} and at most {100 * loss.high:.1f} points, each "
+        "with 95 % confidence, so 10.0 is neither kept nor broken"
+    ) in check.sentence
+    assert "between" not in check.sentence
+
+
 def test_between_the_two_it_says_how_many_items_it_takes() -> None:
     verdict, check = only(simple(*table(60, 8, 2, 10)))
     assert (verdict, check.status) == ("INCONCLUSIVE", "INCONCLUSIVE")

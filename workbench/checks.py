@@ -93,11 +93,12 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "mcnemar_p_worse": worse,
         "mcnemar_p_different": different,
         "test": asdict(figures.test),
-        "recovery": figures.recovery.as_dict(),
+        "recovery": {**figures.recovery.as_dict(), "confidence": check.confidence},
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
     if figures.graded:
-        details["bootstrap"] = bootstrap(paired, figures).as_dict()
+        limits = bootstrap(paired, figures).as_dict()
+        details["bootstrap"] = {**limits, "confidence": check.confidence}
     share = ""
     if margin is None:
         part = check.margin_relative or 0.0
@@ -172,8 +173,9 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
     )
     return answer(
         "INCONCLUSIVE",
-        f"{moved}; {sure} the loss is between {points(loss.low)} and "
-        f"{points(loss.high, margin)} points, so {limit}{share} is neither kept nor "
+        # Two one-sided limits: "between them" is true less often than each of them.
+        f"{moved}; the loss is at least {points(loss.low)} and at most "
+        f"{points(loss.high, margin)} points, each {sure}, so {limit}{share} is neither kept nor "
         f"broken: {settle}",
         **values,
     )
