@@ -35,8 +35,11 @@ from workbench.quality_figures import QualityFigures, bootstrap, quality_figures
 from workbench.records import Check, CheckStatus
 from workbench.spec import QualityCheck
 
-#: Nobody asks a suite of more samples than this to settle a check.
-MOST_ITEMS = 100_000
+#: Nobody asks a suite of so many samples more to settle a check...
+MOST_MORE = 20_000
+#: ... and so many times the samples there are say nothing of a loss that few of them showed.
+MOST_TIMES = 50
+HARDLY = "the loss sits so near the margin that more items would hardly settle it"
 
 
 def points(value: float, beside: float | None = None) -> str:
@@ -162,14 +165,15 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
             **values,
         )
     needed = stats.items_needed(loss.estimate, variance, margin, check.confidence)
-    if needed and needed > MOST_ITEMS:
+    if needed and (needed - n > MOST_MORE or needed > MOST_TIMES * n):
         needed = None
     details["items_needed"] = needed
-    # The formula is a normal approximation: it may name fewer items than were just not enough.
+    details["settles_as"] = ("FAIL" if loss.estimate > margin else "PASS") if needed else None
     settle = (
-        f"about {max(needed, n + 1)} items would settle it{limited(details, n)}"
+        f"about {items(needed, n)} items would settle it as {details['settles_as']} in four of "
+        f"five cases, if the true loss is the one seen{limited(details, n)}"
         if needed
-        else "the loss sits so near the margin that more items would hardly settle it"
+        else HARDLY
     )
     return answer(
         "INCONCLUSIVE",
@@ -210,6 +214,19 @@ def _relative(paired: Paired, figures: QualityFigures, part: float) -> tuple[flo
         low=min(loss.low, margin + reach * contrast.low),
         high=max(loss.high, margin + reach * contrast.high),
     )
+
+
+def items(needed: int, n: int) -> str:
+    """A number of items in words: more than n, rounded up to two digits, which is all it is worth.
+
+    Args:
+        needed: from `stats.items_needed`, a normal approximation: it may name fewer items than
+            were just not enough.
+        n: items there were.
+    """
+    least = max(needed, n + 1)
+    unit = 10 ** max(0, len(str(least)) - 2)
+    return f"{-(-least // unit) * unit:,}"
 
 
 def samples_of(variant: VariantEvidence, suite: str) -> int | None:

@@ -333,8 +333,11 @@ def _unsettled(check: Check, n: int) -> str:
     if "items_needed" not in details:
         return f"scores {checking.points(details['baseline_score'])} % to begin with"
     if needed := details["items_needed"]:
-        return f"needs about {max(needed, n + 1)} items instead of {n}{only}"
-    return "the loss sits on the margin"
+        return (
+            f"about {checking.items(needed, n)} items instead of {n} would probably settle it as "
+            f"{details['settles_as']}{only}"
+        )
+    return checking.HARDLY
 
 
 def _names(checks: Iterable[Check]) -> str:
