@@ -127,8 +127,8 @@ def test_between_the_two_it_says_how_many_items_it_takes() -> None:
     moved = [1.0] * 8 + [-1.0] * 2 + [0.0] * 70
     assert check.details["items_needed"] == items_needed(0.075, pair_variance(moved), 0.1) == 1395
     assert check.sentence.endswith(
-        ": about 1,400 items would settle it as PASS in four of five cases, if the true loss is the "
-        "one seen."
+        ": about 1,400 items would settle it as PASS in four of five cases, if the true loss is "
+        "the one seen."
     )
 
 
@@ -145,8 +145,10 @@ def test_what_more_items_would_probably_show_is_said_to_be_a_fail() -> None:
 
 @pytest.mark.parametrize(
     ("needed", "n", "words"),
-    [(296, 80, "300"), (231, 88, "240"), (240, 88, "240"), (90, 88, "90"), (60, 88, "89")]
-    + [(60, 100, "110"), (1938, 88, "2,000"), (9990, 500, "10,000"), (19_001, 500, "20,000")],
+    [
+        *((296, 80, "300"), (231, 88, "240"), (240, 88, "240"), (90, 88, "90"), (60, 88, "89")),
+        *((60, 100, "110"), (1938, 88, "2,000"), (9990, 500, "10,000"), (19_001, 500, "20,000")),
+    ],
 )
 def test_a_number_of_items_has_two_digits_and_is_more_than_there_were(
     needed: int, n: int, words: str

@@ -9,7 +9,7 @@ is not enough for a GO by itself, nor is where it ran; nor is anything while a s
 is still to do. What is too good to be true (ANOMALOUS) is not settled either.
 Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
 GOs: it can only be lower than that of a single check. A FAIL is the other way round, one of many is
-enough, so each has its p adjusted beside it (`workbench.holm`).
+enough, so each has its p adjusted beside it (`workbench.holm`), on which no verdict depends.
 
 The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
 here reads a clock or a disk: the same records, policy and day give the same bytes.
