@@ -99,6 +99,21 @@ def test_records_of_another_recipe(workbench: Call, run: Path, project: Path) ->
     assert mixed.returncode == 2 and "planned for another recipe" in mixed.stderr
 
 
+def test_records_of_an_older_schema_are_said_to_be_that(workbench: Call, run: Path) -> None:
+    """The workbench that wrote them digested the recipe otherwise, which is not what is wrong."""
+    plan, record = run / "plan.json", run / "variants" / "bad" / "evaluation.json"
+    planned = json.loads(plan.read_text())
+    plan.write_text(json.dumps({**planned, "recipe_digest": "older"}))
+    assert "planned for another recipe" in workbench("gate").stderr
+    record.write_text(
+        record.read_text().replace("workbench.evaluation/2", "workbench.evaluation/1")
+    )
+    older = workbench("gate")
+    said = " ".join(older.stderr.split())
+    assert older.returncode == 2 and "has schema 'workbench.evaluation/1', this workbench" in said
+    assert "bad/evaluation.json" in said.replace(" ", "") and "another recipe" not in said
+
+
 def test_gate_says_that_a_suite_is_no_longer_what_was_asked(
     workbench: Call, run: Path, project: Path
 ) -> None:
