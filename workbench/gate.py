@@ -248,7 +248,8 @@ def _judge(
     if verdict in MAY_SHIP and lane and lane.name == "emulated":
         reason += "; measured on a dequantized twin, so this says nothing about speed or memory"
     if evidence.across:
-        reason += f"; {differences(evidence, variant)}"
+        told = differences(evidence, variant)
+        reason += f"; {told}" if told else ""
     elif variant.reference != BASELINE:
         reason += f"; paired with {variant.reference}: the same checkpoint under the same engine"
     return VariantVerdict(
