@@ -168,6 +168,11 @@ def test_another_machine_is_compared_and_named() -> None:
     assert one.reason.endswith("; hardware AMD EPYC x2 [avx2] -> NVIDIA L4 (sm8.9).")
 
 
+def test_another_engine_is_named_with_its_own_version() -> None:
+    one, _ = verdict(judged(edit_served(run(), engine="sglang", engine_version="0.5")))
+    assert one.reason.endswith("; engine vllm 0.32.0 -> sglang 0.5.")
+
+
 def test_what_an_upgrade_loses_is_no_go() -> None:
     one, check = verdict(judged(run(scores=HALF)))
     assert (one.verdict, check.status) == ("NO-GO", "FAIL")
@@ -281,6 +286,7 @@ def test_the_same_evaluation_in_both_runs_says_nothing() -> None:
     one, check = verdict(judged(replace(run(), variants=(same,))))
     assert (one.verdict, check.status) == ("INCONCLUSIVE", "NOT COMPARABLE")
     assert "nothing was asked twice" in check.sentence
+    assert "--run OTHER --force evaluate asks again)" in one.reason
 
 
 def test_the_same_weights_are_found_under_another_name_and_others_are_not() -> None:
@@ -303,6 +309,7 @@ def test_the_same_weights_are_found_under_another_name_and_others_are_not() -> N
     alone, check = verdict(judged(run(of="new"), only="new"))
     assert (alone.verdict, check.status) == ("INCONCLUSIVE", "MISSING")
     assert "new of run before was not evaluated" in check.sentence
+    assert alone.reason.endswith("was not evaluated).")
 
 
 def _baseline_alone(found: Evidence) -> Evidence:
@@ -387,6 +394,7 @@ def test_the_same_profile_in_both_runs_is_no_ratio_of_one() -> None:
     same = EARLIER.variants[0].profile
     check = _speed(judged(edit(run(), profile=same), EARLIER, TTFT))
     assert check.status == "NOT COMPARABLE" and "nothing was asked twice" in check.sentence
+    assert "--force profile asks again" in check.sentence
 
 
 def test_speed_of_a_twin_is_not_compared() -> None:

@@ -29,12 +29,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.artifact_records import Artifact, ArtifactCheck, ArtifactStatus
+from workbench.checks import HARDLY, items
 from workbench.digest import sha256_text
 from workbench.evidence import Evidence
 from workbench.gate import decide, timings_aside
 from workbench.records import Check, Gate, VariantVerdict
 from workbench.spec import PerformanceCheck, Policy, QualityCheck, SizeCheck
-from workbench.stats import binary_interval, items_needed
+from workbench.stats import binary_interval, items_needed, pair_variance
 from workbench.store import dump_record, read_record, write_record
 
 TTFT = PerformanceCheck(metric="ttft_ms_p50", workload="short", concurrency=8, max_ratio=1.2)
@@ -109,11 +110,70 @@ def test_a_broken_variant_fails() -> None:
     assert check.sentence.startswith("suite: the mean score fell by 50.0 points, from 87.5 %")
 
 
+def test_two_one_sided_limits_are_not_called_one_interval() -> None:
+    """Each of them holds with 95 % confidence, both at once with 90 %."""
+    _, check = only(simple(*table(60, 8, 2, 10)))
+    loss = binary_interval(8, 2, 80)
+    assert (
+        f"the loss is at least {100 * loss.low:.1f} and at most {100 * loss.high:.1f} points, each "
+        "with 95 % confidence, so 10.0 is neither kept nor broken"
+    ) in check.sentence
+    assert "between" not in check.sentence
+
+
 def test_between_the_two_it_says_how_many_items_it_takes() -> None:
     verdict, check = only(simple(*table(60, 8, 2, 10)))
     assert (verdict, check.status) == ("INCONCLUSIVE", "INCONCLUSIVE")
-    assert check.details["items_needed"] > 80
-    assert f"about {check.details['items_needed']} items would settle it" in check.sentence
+    moved = [1.0] * 8 + [-1.0] * 2 + [0.0] * 70
+    assert check.details["items_needed"] == items_needed(0.075, pair_variance(moved), 0.1) == 1395
+    assert check.sentence.endswith(
+        ": about 1,400 items would settle it as PASS in four of five cases, if the true loss is "
+        "the one seen."
+    )
+
+
+def test_what_more_items_would_probably_show_is_said_to_be_a_fail() -> None:
+    """A variant that lost twice what is accepted is not helped by more items."""
+    found = simple(*table(48, 14, 1, 17))
+    verdict, check = only(found)
+    assert (verdict, check.details["settles_as"]) == ("INCONCLUSIVE", "FAIL")
+    needed = items(check.details["items_needed"], 80)
+    assert f"about {needed} items would settle it as FAIL in four of five cases" in check.sentence
+    reason = judge(found, quality()).reason
+    assert f"(about {needed} items instead of 80 would probably settle it as FAIL)" in reason
+
+
+@pytest.mark.parametrize(
+    ("needed", "n", "words"),
+    [
+        *((296, 80, "300"), (231, 88, "240"), (240, 88, "240"), (90, 88, "90"), (60, 88, "89")),
+        *((60, 100, "110"), (1938, 88, "2,000"), (9990, 500, "10,000"), (19_001, 500, "20,000")),
+    ],
+)
+def test_a_number_of_items_has_two_digits_and_is_more_than_there_were(
+    needed: int, n: int, words: str
+) -> None:
+    assert items(needed, n) == words
+
+
+@pytest.mark.parametrize(
+    ("n", "lost", "hardly"),
+    [
+        (80, 6, False),
+        (80, 7, True),  # 4,055 items: more than 50 times as many
+        (400, 37, False),  # 9,733
+        (6000, 570, False),  # 21,338: not four times as many
+        (6000, 576, True),  # 33,653: more than 20,000 more
+    ],
+)
+def test_what_would_take_far_more_items_than_there_are_is_said_to_be_out_of_reach(
+    n: int, lost: int, hardly: bool
+) -> None:
+    found = simple(*table(n - lost - n // 10, lost, 0, n // 10))
+    verdict, check = only(found)
+    assert verdict == "INCONCLUSIVE"
+    assert (check.details["items_needed"] is None) == hardly
+    assert (HARDLY in check.sentence) == (HARDLY in judge(found, quality()).reason) == hardly
 
 
 @pytest.mark.parametrize(
@@ -191,7 +251,7 @@ def _capped(found: Evidence, samples: int) -> Evidence:
             _capped(simple(*table(20, 0, 0, 0)), 88),
             "20 samples, 30 wanted (evaluate.limit asked 20 of the suite's 88)",
         ),
-        (simple(*table(60, 8, 0, 12)), "the loss sits on the margin"),
+        (simple(*table(60, 8, 0, 12)), HARDLY),
         (simple([0.0] * 80, [0.0] * 80), "scores 0.0 % to begin with"),
         (edit(simple([1.0] * 80, [1.0] * 80), evaluation=None), "missing: fp8 was not evaluated"),
     ],
@@ -220,10 +280,9 @@ def test_a_record_of_an_older_recipe_is_not_called_missing_work(
 
 def test_a_limit_is_named_where_more_items_would_help() -> None:
     found = _capped(simple(*table(60, 8, 2, 10)), 300)
-    needed = only(found)[1].details["items_needed"]
     asked = "(evaluate.limit asked 80 of the suite's 300)"
-    assert f"needs about {needed} items instead of 80 {asked}" in judge(found, quality()).reason
-    assert f"items would settle it {asked}" in only(found)[1].sentence
+    assert f"would probably settle it as PASS {asked})" in judge(found, quality()).reason
+    assert f"if the true loss is the one seen {asked}." in only(found)[1].sentence
     assert "limit" not in only(_capped(found, 80))[1].sentence
 
 

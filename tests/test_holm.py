@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gate import policy, quality
 
+import workbench.holm
 from workbench.gate import decide
 from workbench.holm import holm
+from workbench.report.html import render
 
 
 def test_holms_own_procedure() -> None:
@@ -54,3 +57,24 @@ def test_a_fail_of_a_run_has_its_p_adjusted_over_everything_that_was_judged() ->
     assert check.details["p_holm"] == pytest.approx(6 * check.details["p_beyond_margin"])
     assert check.details["p_holm"] < 0.05
     assert all("p_holm" not in c.details for c in judged if c.status != "FAIL")
+
+
+def test_a_fail_shows_its_adjusted_p_in_the_report_and_no_other_check_has_one() -> None:
+    checks = policy(quality(suite="sentiment"), quality(suite="short_question"))
+    found = demo()
+    gate = decide(checks, found, policy_digest="policy", id_="gate")
+    assert render(gate, found).count("(Holm)") == 1
+    assert "among the 6 quality checks of this run: p &lt; 0.001 (Holm)" in render(gate, found)
+
+
+def test_no_verdict_depends_on_the_adjusted_p(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the documentation says so."""
+    checks = policy(quality(suite="sentiment"), quality(suite="short_question"))
+    honest = decide(checks, demo(), policy_digest="policy", id_="gate")
+    monkeypatch.setattr("workbench.holm.holm", lambda p: [1.0] * len(p))
+    doubtful = decide(checks, demo(), policy_digest="policy", id_="gate")
+    assert doubtful != honest
+    assert [v.verdict for v in doubtful.variants] == [v.verdict for v in honest.variants]
+    readme = " ".join((Path(__file__).parents[1] / "README.md").read_text("utf-8").split())
+    for text in (readme, " ".join((workbench.holm.__doc__ or "").split())):
+        assert "No verdict depends on" in text

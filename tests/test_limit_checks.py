@@ -96,6 +96,8 @@ def test_no_failure_among_few_is_not_none() -> None:
     assert check(clean, max_truncated=0.02).status == "PASS"
     tight = check(clean, max_truncated=0.01)
     assert (tight.status, tight.low) == ("INCONCLUSIVE", 0.0)
+    assert "it is at least 0.0 and at most " in tight.sentence
+    assert "%, each with 95 % confidence, so 1.0 is neither kept nor broken" in tight.sentence
     few = check(found(flagged(0, of=29)), max_truncated=0.5)
     assert few.status == "INCONCLUSIVE" and "wants at least 30 samples" in few.sentence
     assert check(found(flagged(0, of=29)), max_truncated=0.5, min_n=29).status == "PASS"

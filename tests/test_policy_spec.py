@@ -11,7 +11,9 @@ from workbench.errors import RecipeError
 from workbench.policy_spec import Policy, QualityCheck
 from workbench.proportion import proportion
 from workbench.recipe import load_spec
+from workbench.spec import Recipe
 from workbench.stats import binary_interval, items_needed
+from workbench.suites import find_suite, load_suite
 
 POLICIES = ROOT / "notebooks" / "policies"
 POLICY = "schema: workbench.policy/1\nname: p\n"
@@ -180,6 +182,20 @@ def test_every_shipped_policy_is_read_gates_something_and_gives_its_reasons(path
     text = path.read_text("utf-8").splitlines()
     comments = sum(line.lstrip().startswith("#") for line in text)
     assert text[0].startswith("# ") and comments >= 2
+
+
+def test_the_full_recipe_measures_what_its_policy_asks_for_and_says_what_is_missing() -> None:
+    file = POLICIES.parent / "recipes" / "full.yaml"
+    text, strict = file.read_text("utf-8"), (POLICIES / "strict.yaml").read_text("utf-8")
+    recipe = load_spec(file, Recipe)
+    asked = load_spec(file.parent / recipe.policy, Policy)
+    assert asked.name == "strict" and recipe.profile
+    assert f"at least {recipe.profile.requests} requests" in " ".join(strict.split())
+    suites = {s: load_suite(find_suite(s, ROOT / "eval_suites")) for s in recipe.evaluate.suites}
+    for check in asked.quality:
+        assert f"{check.min_n} samples" in text and check.suite in text.partition("  suites:")[0]
+        assert len(suites[check.suite].samples) < check.min_n
+    assert max(len(suite.samples) for suite in suites.values()) < 100
 
 
 def test_the_numbers_in_the_policies_texts_are_what_comes_out() -> None:

@@ -40,7 +40,8 @@ def test_right_and_wrong_has_mcnemar_and_recovery() -> None:
         "different": different,
         "method": "exact McNemar",
     }
-    assert check.details["recovery"] == recovery(before, after).as_dict()
+    found = recovery(before, after).as_dict()
+    assert check.details["recovery"] == {**found, "confidence": 0.95}
     assert check.details["recovery"]["value"] == 62 / 68
     assert "bootstrap" not in check.details
 
@@ -56,6 +57,14 @@ def test_graded_has_a_permutation_and_a_bootstrap_beside_its_limits() -> None:
     assert check.low is not None and check.high is not None
     assert check.low < drawn["low"] < 0.125 < drawn["high"] < check.high
     assert only(found)[1] == check
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.975])
+def test_limits_that_stand_beside_the_loss_say_their_confidence(confidence: float) -> None:
+    graded = simple([1.0, 0.75, 0.5, 0.5] * 20, [1.0, 0.5, 0.5, 0.25] * 20)
+    _, check = only(graded, quality(confidence=confidence))
+    assert check.details["recovery"]["confidence"] == confidence
+    assert check.details["bootstrap"]["confidence"] == confidence
 
 
 def test_a_baseline_at_zero_has_no_recovery_and_says_why() -> None:

@@ -164,6 +164,8 @@ def test_goodput_is_a_share_of_all_requests_with_exact_limits() -> None:
     for other in (LATE, REFUSED):
         check = goal(found(load(*[DONE] * 60, *[other] * 4)))
         assert check.value == 60 / 64 and check.status == "INCONCLUSIVE"
+        assert check.low is not None and f"at least {100 * check.low:.4g} and " in check.sentence
+        assert "%, each with 95 % confidence, where at least 90" in check.sentence
         check = goal(found(load(*[DONE] * 40, *[other] * 24)))
         assert check.status == "FAIL" and "at most" in check.sentence
     assert goal(found(load(*[DONE] * 7))).status == "INCONCLUSIVE"

@@ -114,6 +114,41 @@ def test_records_of_another_recipe(workbench: Call, run: Path, project: Path) ->
     assert mixed.returncode == 2 and "planned for another recipe" in mixed.stderr
 
 
+def test_records_of_an_older_schema_are_said_to_be_that(workbench: Call, run: Path) -> None:
+    """The workbench that wrote them digested the recipe otherwise, which is not what is wrong."""
+    plan, record = run / "plan.json", run / "variants" / "bad" / "evaluation.json"
+    planned = json.loads(plan.read_text())
+    plan.write_text(json.dumps({**planned, "recipe_digest": "older"}))
+    assert "planned for another recipe" in workbench("gate").stderr
+    text = record.read_text().replace("workbench.evaluation/2", "workbench.evaluation/1")
+    record.write_text(text)
+    older = workbench("gate")
+    said = " ".join(older.stderr.split())
+    assert older.returncode == 2 and "has schema 'workbench.evaluation/1', this workbench" in said
+    assert "bad/evaluation.json" in said.replace(" ", "") and "another recipe" not in said
+
+
+def test_a_refused_command_changes_nothing(workbench: Call, run: Path, project: Path) -> None:
+    """A verdict in the folder of a run is still the one of the recipe that lies beside it."""
+
+    def files() -> dict[str, bytes]:
+        found = (p for p in run.parent.rglob("*") if p.is_file() and p.name != ".lock")
+        return {str(p): p.read_bytes() for p in found if ".cache" not in p.parts}
+
+    before = files()
+    forced = workbench("run", "recipe.yaml", "--only", "gate", "--force", "evaluate:baseline")
+    said = " ".join(forced.stderr.split())
+    assert forced.returncode == 2
+    assert "step gate needs evaluate:baseline, which is not done: forced" in said
+    assert files() == before
+    edit_recipe(project, lambda r: r["evaluate"].update(limit=30))
+    refused = workbench("run", "recipe.yaml", "--only", "gate")
+    assert refused.returncode == 2
+    assert "step gate needs evaluate:baseline" in " ".join(refused.stderr.split())
+    assert files() == before
+    assert workbench("gate").returncode == 10
+
+
 def test_gate_says_that_a_suite_is_no_longer_what_was_asked(
     workbench: Call, run: Path, project: Path
 ) -> None:

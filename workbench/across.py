@@ -90,10 +90,13 @@ def differences(evidence: Evidence, variant: VariantEvidence) -> str:
     one, other = (serving(side) for side in (evidence.reference(variant), variant))
     if one is None or other is None:
         return ""
+    engines = [f"{side.engine} {side.engine_version}" for side in (one, other)]
     told = [
         f"{what} {old} -> {new}"
         for what, old, new in (
-            (f"{other.engine} version", one.engine_version, other.engine_version),
+            (f"{other.engine} version", one.engine_version, other.engine_version)
+            if one.engine == other.engine
+            else ("engine", *engines),
             ("hardware", one.hardware, other.hardware),
             ("lane", one.lane.name, other.lane.name),
             ("environment", one.environment[:8], other.environment[:8]),

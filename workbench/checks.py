@@ -36,8 +36,11 @@ from workbench.quality_figures import QualityFigures, bootstrap, quality_figures
 from workbench.records import Check, CheckStatus
 from workbench.spec import QualityCheck
 
-#: Nobody asks a suite of more samples than this to settle a check.
-MOST_ITEMS = 100_000
+#: Nobody asks a suite of so many samples more to settle a check...
+MOST_MORE = 20_000
+#: ... and so many times the samples there are say nothing of a loss that few of them showed.
+MOST_TIMES = 50
+HARDLY = "the loss sits so near the margin that more items would hardly settle it"
 
 
 def points(value: float, beside: float | None = None) -> str:
@@ -94,13 +97,14 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         "mcnemar_p_worse": worse,
         "mcnemar_p_different": different,
         "test": asdict(figures.test),
-        "recovery": figures.recovery.as_dict(),
+        "recovery": {**figures.recovery.as_dict(), "confidence": check.confidence},
         "detectable_loss": stats.detectable_loss(n, variance, check.confidence),
     }
     if figures.counts:
         details["pooled"] = MICRO_F1
     if figures.graded:
-        details["bootstrap"] = bootstrap(paired, figures).as_dict()
+        limits = bootstrap(paired, figures).as_dict()
+        details["bootstrap"] = {**limits, "confidence": check.confidence}
     share = ""
     if margin is None:
         part = check.margin_relative or 0.0
@@ -167,19 +171,21 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
             **values,
         )
     needed = stats.items_needed(loss.estimate, variance, margin, check.confidence)
-    if needed and needed > MOST_ITEMS:
+    if needed and (needed - n > MOST_MORE or needed > MOST_TIMES * n):
         needed = None
     details["items_needed"] = needed
-    # The formula is a normal approximation: it may name fewer items than were just not enough.
+    details["settles_as"] = ("FAIL" if loss.estimate > margin else "PASS") if needed else None
     settle = (
-        f"about {max(needed, n + 1)} items would settle it{limited(details, n)}"
+        f"about {items(needed, n)} items would settle it as {details['settles_as']} in four of "
+        f"five cases, if the true loss is the one seen{limited(details, n)}"
         if needed
-        else "the loss sits so near the margin that more items would hardly settle it"
+        else HARDLY
     )
     return answer(
         "INCONCLUSIVE",
-        f"{moved}; {sure} the loss is between {points(loss.low)} and "
-        f"{points(loss.high, margin)} points, so {limit}{share} is neither kept nor "
+        # Two one-sided limits: "between them" is true less often than each of them.
+        f"{moved}; the loss is at least {points(loss.low)} and at most "
+        f"{points(loss.high, margin)} points, each {sure}, so {limit}{share} is neither kept nor "
         f"broken: {settle}",
         **values,
     )
@@ -216,6 +222,19 @@ def _relative(paired: Paired, figures: QualityFigures, part: float) -> tuple[flo
         low=min(loss.low, margin + reach * contrast.low),
         high=max(loss.high, margin + reach * contrast.high),
     )
+
+
+def items(needed: int, n: int) -> str:
+    """A number of items in words: more than n, rounded up to two digits, which is all it is worth.
+
+    Args:
+        needed: from `stats.items_needed`, a normal approximation: it may name fewer items than
+            were just not enough.
+        n: items there were.
+    """
+    least = max(needed, n + 1)
+    unit = 10 ** max(0, len(str(least)) - 2)
+    return f"{-(-least // unit) * unit:,}"
 
 
 def samples_of(variant: VariantEvidence, suite: str) -> int | None:

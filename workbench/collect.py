@@ -16,7 +16,7 @@ from workbench.errors import StoreError, SuiteError
 from workbench.evidence import Evidence, VariantEvidence
 from workbench.gate import decide
 from workbench.integrity import flaw
-from workbench.plan import gate_spec
+from workbench.plan import RECORDS, gate_spec
 from workbench.prompts import question_text
 from workbench.recipe import digest_of
 from workbench.records import (
@@ -50,6 +50,10 @@ def collect(context: Context) -> Evidence:
     """
     plan = read_record(context.run.plan, Plan)
     if plan.recipe_digest != context.loaded.digest:
+        # An older workbench gave the same recipe another digest: its records have older schemas.
+        for step in plan.steps:
+            if (path := context.run.published(step.kind, step.variant)).is_file():
+                read_record(path, RECORDS[step.kind])
         raise StoreError(
             "the records were planned for another recipe or policy than the run's lock holds",
             where=str(context.run.path),

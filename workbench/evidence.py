@@ -267,8 +267,11 @@ def not_the_same(
         return Refusal("NOT COMPARABLE", f"the files differ: {evidence.apart[variant.variant]}")
     mine = variant.profile if isinstance(measured, Profile) else variant.evaluation
     if measured and mine and _measuring(measured) == _measuring(mine):
+        kind = "profile" if isinstance(measured, Profile) else "evaluate"
         return Refusal(
-            "NOT COMPARABLE", "both runs hold one and the same measurement: nothing was asked twice"
+            "NOT COMPARABLE",
+            "both runs hold one and the same measurement: nothing was asked twice (workbench run "
+            f"RECIPE --run OTHER --force {kind} asks again)",
         )
     return None
 

@@ -9,7 +9,7 @@ is not enough for a GO by itself, nor is where it ran; nor is anything while a s
 is still to do. What is too good to be true (ANOMALOUS) is not settled either.
 Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
 GOs: it can only be lower than that of a single check. A FAIL is the other way round, one of many is
-enough, so each has its p adjusted beside it (`workbench.holm`).
+enough, so each has its p adjusted beside it (`workbench.holm`), on which no verdict depends.
 
 The checks themselves are in `workbench.checks`, what may be paired in `workbench.evidence`. Nothing
 here reads a clock or a disk: the same records, policy and day give the same bytes.
@@ -248,7 +248,8 @@ def _judge(
     if verdict in MAY_SHIP and lane and lane.name == "emulated":
         reason += "; measured on a dequantized twin, so this says nothing about speed or memory"
     if evidence.across:
-        reason += f"; {differences(evidence, variant)}"
+        told = differences(evidence, variant)
+        reason += f"; {told}" if told else ""
     elif variant.reference != BASELINE:
         reason += f"; paired with {variant.reference}: the same checkpoint under the same engine"
     return VariantVerdict(
@@ -333,8 +334,11 @@ def _unsettled(check: Check, n: int) -> str:
     if "items_needed" not in details:
         return f"scores {checking.points(details['baseline_score'])} % to begin with"
     if needed := details["items_needed"]:
-        return f"needs about {max(needed, n + 1)} items instead of {n}{only}"
-    return "the loss sits on the margin"
+        return (
+            f"about {checking.items(needed, n)} items instead of {n} would probably settle it as "
+            f"{details['settles_as']}{only}"
+        )
+    return checking.HARDLY
 
 
 def _names(checks: Iterable[Check]) -> str:

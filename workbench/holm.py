@@ -7,9 +7,10 @@ an adjusted p of at most alpha is false stays at most alpha.
 A GO needs none of it: it claims that *every* gated loss is within its margin, and is false as soon
 as one of them is not; that one check alone lets it through in at most 5 % of cases, and asking the
 others as well can only make that rarer (Berger 1982, the intersection-union test). A NO-GO needs a
-single FAIL among many, so with twenty checks of good variants one may well be a false alarm. The
-verdict stays: what is in doubt is not shipped. But whoever reads "this suite was damaged" finds
-beside it how sure that is among everything that was looked at.
+single FAIL among many, so with twenty checks of variants at their margin one may well be a false
+alarm. No verdict depends on the adjusted p: a FAIL with a large one is a NO-GO all the same, as
+what is in doubt is not shipped. But whoever reads "this suite was damaged" finds beside it, in the
+report and in `gate.json`, how sure that is among everything that was looked at.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def _share(
         wide, _ = clustered(exact, each, found.clusters)
         low, high = max(0.0, wide.low), wide.high
     said = f"{count} of {n} answers {what} ({before} of {reference_name(variant)}'s)"
-    sure = f"{said}; with {100 * check.confidence:.4g} % confidence it is"
+    with_ = f"with {100 * check.confidence:.4g} % confidence"
+    sure = f"{said}; {with_} it is"
     accepted = points(limit)
     status: CheckStatus = "INCONCLUSIVE"
     if n < check.min_n:
@@ -100,8 +101,8 @@ def _share(
         sentence = f"{sure} at least {points(low, limit)} %, beyond the {accepted} accepted"
     else:
         sentence = (
-            f"{sure} between {points(low)} and {points(high, limit)} %, so {accepted} is neither "
-            "kept nor broken"
+            f"{said}; it is at least {points(low)} and at most {points(high, limit)} %, each "
+            f"{with_}, so {accepted} is neither kept nor broken"
         )
     return _check(
         check,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,9 @@ from workbench.rows import read_rows
 from workbench.servers import Endpoint
 from workbench.serving import served
 from workbench.store import RECORD, read_record, write_atomic, write_marked, write_record
+
+#: Why a step that has a record is done again.
+FORCED, FAILED = "forced", "samples failed in the last attempt"
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,12 @@ def run(
         wanted = {s.name for s in plan.steps if not only or s.name in _named(plan, only)}
         again = [s for s in plan.steps if any(s.name in _named(plan, name) for name in force)]
         forced = {s.name for s in again}
-        # Nothing is written before the names are known to mean something.
+        reopened = _with_failed_samples(context, plan)
+        # Nothing is written before the command is known to mean something.
+        _refuse_gaps(plan, wanted, dict.fromkeys(reopened, FAILED) | dict.fromkeys(forced, FORCED))
         _forget(context, again)
-        _ask_failed_again(context, plan)
+        for record in reopened.values():
+            record.unlink(missing_ok=True)
         write_record(folder.plan, context.plan())
         write_atomic(folder.recipe_lock, dump_lock(context.loaded))
         write_marked(folder.checkpoint, context.facts.checkpoint)
@@ -94,9 +100,8 @@ def run(
         first = plan = context.plan()
         write_record(folder.plan, plan)
         why = {
-            s.name: "forced" if s.name in forced else s.reason for s in first.steps if not s.cached
+            s.name: FORCED if s.name in forced else s.reason for s in first.steps if not s.cached
         }
-        _refuse_gaps(plan, wanted)
         if not plan.steps[-1].cached:
             # A verdict that no longer holds must not lie there for whoever reads the file: this run
             # may fail, or be told to stop before it decides again.
@@ -166,25 +171,34 @@ def _named(plan: Plan, name: str) -> list[str]:
     return found
 
 
-def _refuse_gaps(plan: Plan, wanted: set[str]) -> None:
+def _refuse_gaps(plan: Plan, wanted: set[str], opened: Mapping[str, str]) -> None:
     """With `--only`: what a step reads must be there.
+
+    Args:
+        plan: as it is.
+        wanted: names of the steps to run.
+        opened: names of steps whose records are about to go, and why.
 
     Raises:
         RecipeError: a step before it is not done and not asked for.
     """
+    done = {s.name for s in plan.steps if s.cached} - opened.keys()
+    if opened:
+        done -= {s.name for s in plan.steps if s.kind == "gate"}  # it rests on all of them
     for step in plan.steps:
-        if step.name not in wanted or step.cached:
+        if step.name not in wanted or step.name in done:
             continue
         for before in plan.steps:
             if before.name == step.name:
                 break
-            if before.cached or before.name in wanted:
+            if before.name in done or before.name in wanted:
                 continue
             # The GGUF of the baseline is what the other GGUF files are made from.
             same = before.variant in (None, step.variant, BASELINE_GGUF)
             if step.kind == "gate" or (same and before.kind in ("calibrate", "quantize")):
+                why = opened.get(before.name, before.reason)
                 raise RecipeError(
-                    f"step {step.name} needs {before.name}, which is not done: {before.reason}",
+                    f"step {step.name} needs {before.name}, which is not done: {why}",
                     where="--only",
                     fix=f"run it first (--only {before.name}), or run without --only",
                 )
@@ -203,12 +217,14 @@ def _forget(context: Context, again: Sequence[PlanStep]) -> None:
         context.run.report.unlink(missing_ok=True)
 
 
-def _ask_failed_again(context: Context, plan: Plan) -> None:
-    """Reopen evaluations with failed samples: an error may have been a passing one.
+def _with_failed_samples(context: Context, plan: Plan) -> dict[str, Path]:
+    """The records of evaluations with failed samples, by step: without them it is asked again.
 
-    Their other rows are kept. A sample that is longer than the context stays so and is not asked.
+    An error may have been a passing one. Their other rows are kept. A sample that is longer than
+    the context stays so and is not asked.
     """
     results = context.run.results
+    found: dict[str, Path] = {}
     for step in plan.steps:
         if step.kind != "evaluate" or not step.cached:
             continue
@@ -217,7 +233,8 @@ def _ask_failed_again(context: Context, plan: Plan) -> None:
         for result in (*record.suites, *record.repeat) if record else ():
             errors_ = [row.error for row in read_rows(folder / result.rows_file) if row.error]
             if any(not error.startswith(TOO_LONG) for error in errors_):
-                (folder / RECORD).unlink(missing_ok=True)
+                found[step.name] = folder / RECORD
+    return found
 
 
 def _next(plan: Plan, wanted: set[str], executed: list[str]) -> PlanStep | None:

@@ -96,17 +96,17 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
     if load.resampled == "repeat":
         low = low if share.low is None else min(low, share.low)
         high = high if share.high is None else max(high, share.high)
-    sure = f"with {100 * check.confidence:.4g} % confidence the share is"
+    sure = f"with {100 * check.confidence:.4g} % confidence"
     status: CheckStatus = "INCONCLUSIVE"
-    found = f"between {100 * low:.4g} and {100 * high:.4g} %"
+    found = f"the share is at least {100 * low:.4g} and at most {100 * high:.4g} %, each {sure}"
     if low >= check.min_share:
-        status, found = "PASS", f"at least {100 * low:.4g} %"
+        status, found = "PASS", f"{sure} the share is at least {100 * low:.4g} %"
     elif high < check.min_share:
-        status, found = "FAIL", f"at most {100 * high:.4g} %"
+        status, found = "FAIL", f"{sure} the share is at most {100 * high:.4g} %"
     status, noise = believed(status, load.quiet)
     return answer(
         status,
-        f"{count} of {n} requests within {said_targets(load.targets)} in {_runs(load)}; {sure} "
+        f"{count} of {n} requests within {said_targets(load.targets)} in {_runs(load)}; "
         f"{found}, where at least {100 * check.min_share:.4g} is accepted"
         + (f"; {noise}" if noise else ""),
         value=count / n,
