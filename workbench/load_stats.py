@@ -4,8 +4,10 @@
     TPOT        (last token - first token) / (tokens - 1), tokens by the server's usage
     ITL         each gap between successive chunks with content; a request gives many
     end to end  sent to last token
-    rate        sum over repeats / sum of their seconds, first request sent to last answer ended
-                (or last request sent, where nothing is answered any more)
+    rate        sum over repeats / sum of their seconds: from the first request sent until the last
+                one was over, whatever became of it. Waiting for one that hangs is time in which
+                nothing else was done: left out, a server would look faster the more it drops. A
+                load that a limit cut off ends there. As `vllm bench serve` (its whole duration)
 
 Only completed requests give a latency, a token or a request to a rate; every figure says how many
 requests gave it and why the others gave none. An answer that stopped at its limit though it might
@@ -270,14 +272,15 @@ def _paired(repeat: Repeat) -> list[_Pair]:
 
 
 def _seconds(pairs: _Pairs) -> float:
-    """From the first request sent to the last answer ended, or the last one sent if that is later.
+    """From the first request sent until the last one was over; 0 where none was sent.
 
-    A request that hangs until its time limit does not stretch it, and a server that answers nothing
-    any more does not shorten it.
+    One that found no connection was never sent; its trying counts from when it was due.
     """
-    sent = [pair.outcome.sent for pair in pairs if pair.outcome.sent is not None]
-    ends = [end for p in pairs if p.done and (end := requests.ended(p.outcome)) is not None]
-    return max(*ends, *sent, sent[0]) - min(sent) if sent else 0.0
+    outcomes = [pair.outcome for pair in pairs]
+    if all(outcome.sent is None for outcome in outcomes):
+        return 0.0
+    begun = min(o.due if o.sent is None else o.sent for o in outcomes)
+    return max(map(requests.over, outcomes)) - begun
 
 
 def _spread(
