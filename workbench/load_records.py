@@ -107,7 +107,9 @@ class LoadSummary(Record):
     workload: str
     arrivals: dict[str, Any] = Field(description="the arrival process, as the recipe would say it")
     repeats: int
-    seconds: float = Field(description="first request sent until the last was over, summed over repeats")
+    seconds: float = Field(
+        description="first request sent until the last was over, summed over repeats"
+    )
     requests: int
     completed: int
     by_status: dict[str, int]

@@ -6,7 +6,11 @@ server and machine meanwhile, and `workbench.load_stats` makes the figures. Repe
 loads forwards and backwards in turn, so that what drifts adds the same to each.
 
 Each load is warmed up once per server: requests of its concurrency with a few tokens to answer,
-which count nowhere. Prompts are drawn anew for every pass, and no two begin alike.
+which count nowhere. Lengths and gaps are drawn once for a workload: every repeat is equal work at
+equal times, and so is every load and rate that is searched (gaps are scaled with the rate). What
+repeats differ by is the machine's own, and an interval over repeats is of the machine under these
+draws, not under others; another `seed` has others. The words of the prompts are drawn anew for
+every pass, and no two begin alike. Of a suite each pass asks its samples in another order.
 
 A load that the server refuses or fails at is a recorded point without latencies. A server that
 dies ends the profile; what was measured before is kept in `loads/` and is not measured again.
@@ -35,16 +39,14 @@ from workbench.load_stats import Repeat, load_point, meets, summarize
 from workbench.passes import Pass, pass_file, plain, read_pass, write_pass
 from workbench.profile_spec import ProfileSpec
 from workbench.progress import Progress, silent
-from workbench.quiet import quietness
+from workbench.quiet import alike, quietness
 from workbench.rate_search import search
 from workbench.records import LoadPoint
 from workbench.servers import Endpoint
 from workbench.traffic import Ask
 from workbench.watch import Watch
 from workbench.workload_spec import Workload
-from workbench.workloads import (
-    make_prompts,
-)
+from workbench.workloads import make_prompts
 
 #: Folder of the passes, in the step's own.
 LOADS = "loads"
@@ -191,7 +193,7 @@ class _Profiler:
 
         def probe(rate: float) -> tuple[bool, str]:
             load = PoissonArrivals(rate=rate)
-            # The answer is tried twice: another repeat, with other prompts and other gaps.
+            # The answer is tried twice: another repeat, equal work at equal times in other words.
             tried[rate].append(self._pass(workload, load, len(tried[rate])))
             return meets(_summary(self._spec, workload, load, tried[rate][-1:]), rates.share)
 
@@ -321,8 +323,9 @@ class _Profiler:
 def _asks(
     spec: ProfileSpec, inputs: Inputs, workload: Workload, load: AnyArrivals, repeat: int
 ) -> Sequence[Ask]:
-    seed = f"{spec.seed}/{workload.name}/{load_name(load)}/{repeat}"
-    return inputs.asks(workload, load, spec.count(workload), seed)
+    seed = f"{spec.seed}/{workload.name}"
+    texts = f"{seed}/{load_name(load)}/{repeat}"
+    return inputs.asks(workload, load, spec.count(workload), seed=seed, texts=texts)
 
 
 def _repeat(inputs: Inputs, workload: Workload, asks: Sequence[Ask], done: Pass) -> Repeat:
@@ -354,10 +357,7 @@ def _summary(
     told = any(g.throttled is not None for m in machines for g in m.gpus)
     others = [o for m in machines for o in m.others or ()]
     quiet = quietness(
-        # A p95 of one repeat rests on its slowest few and differs on the quietest machine.
-        baseline={k: v for k, v in summary.by_repeat.items() if not k.endswith("_p95")}
-        if len(passes) > 1
-        else None,
+        baseline=alike(summary) if len(passes) > 1 and workload.suite is None else None,
         steal=max(steals, default=None),
         throttled=throttled if told else None,
         others=None if any(m.others is None for m in machines) else others,
