@@ -119,6 +119,27 @@ def test_what_is_drawn_again_is_said() -> None:
     assert one.ttft_ms.p50.low is None
 
 
+def test_a_share_is_never_surer_than_its_requests_together() -> None:
+    """Of 12 of 12 in three repeats nobody knows that it is all of them."""
+    late = {**A, "token_times": [9.0, 9.1, 9.2], "last_byte": 9.3}
+    failed = {**A, "status": "failed", "reason": "x"}
+    whole = figures(*[repeat(*[A] * 4)] * 3, targets=Targets(ttft_ms=250))
+    assert whole.good is not None
+    for figure in (whole.completion_rate, whole.good.share):
+        assert (figure.value, figure.high) == (1, 1)
+        assert figure.low == pytest.approx(0.025 ** (1 / 12))
+    assert (whole.error_rate.value, whole.error_rate.low) == (0, 0)
+    assert whole.error_rate.high == pytest.approx(1 - 0.025 ** (1 / 12))
+    # Equal repeats of 2 of 4: as 6 of 12, whose limits are 0.2109 and 0.7891.
+    half = figures(*[repeat(A, A, late, failed)] * 3, targets=Targets(ttft_ms=250))
+    assert half.good is not None
+    assert (half.good.share.low, half.good.share.high) == pytest.approx((0.2109, 0.7891), abs=1e-4)
+    # Repeats of all and of none: a request is no unit, and the repeats' spread is the wider.
+    apart = figures(repeat(*[failed] * 8), *[repeat(*[A] * 8)] * 2, draws=Draws(resamples=400))
+    low, high = apart.completion_rate.low, apart.completion_rate.high
+    assert low is not None and high is not None and low < 0.1 and high > 0.9
+
+
 def test_usage_and_chunks_are_counted_apart() -> None:
     """Two tokens a chunk: half the chunks, and TPOT by what the server counted."""
     packed = {**B, "output_tokens": 8}

@@ -13,8 +13,9 @@ Only completed requests give a latency, a token or a request to a rate; every fi
 requests gave it and why the others gave none. An answer that stopped at its limit though it might
 have gone on is truncated, not completed. Percentiles are over the values of all repeats together
 (linear interpolation). Intervals: `workbench.bootstrap`, which also says what is drawn again; of
-fewer than three repeats a percentile of one value a request and a share of requests have those of
-`workbench.exact_intervals` instead, and a p99 of too few requests none.
+fewer than three repeats a percentile of one value a request has those of
+`workbench.exact_intervals` instead, and a p99 of too few requests none. A share of requests has
+Clopper and Pearson's limits, of three repeats or more the bootstrap's where those are wider.
 
 Goodput counts requests completed within every target; quality goodput those of them whose answer is
 right as well. What cannot be shown to be in time (all tokens at once, so that no gap is known)
@@ -135,12 +136,15 @@ def summarize(
         return _figure(found if unit == "repeat" else Estimate(found.value))
 
     def share(counts: Callable[[_Pair], bool]) -> Figure:
-        if unit == "request":
-            count = sum(map(counts, pairs))
-            limits = share_interval(count, len(pairs), draws.confidence)
-            return _figure(Estimate(count / len(pairs), *limits))
-        parts = [(float(sum(map(counts, group))), float(len(group))) for group in paired]
-        return _figure(ratio(parts, draws))
+        """Never surer than all requests together: of repeats that agree a bootstrap has no width."""
+        parts = [(sum(map(counts, group)), len(group)) for group in paired]
+        count = sum(found for found, _ in parts)
+        low, high = share_interval(count, len(pairs), draws.confidence)
+        if unit == "repeat":
+            over = ratio([(float(found), float(n)) for found, n in parts], draws)
+            low = low if over.low is None else min(low, over.low)
+            high = high if over.high is None else max(high, over.high)
+        return _figure(Estimate(count / len(pairs), low, high))
 
     def good(missed: Callable[[_Pair], list[str]]) -> Good:
         why = {id(pair): missed(pair) for pair in pairs}
