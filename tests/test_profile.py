@@ -28,6 +28,7 @@ from workbench.passes import pass_file, read_pass
 from workbench.profile import LOADS, Inputs, Measured, SuiteLoad, run_profile
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
+from workbench.saturation import LEAST
 from workbench.servers import Endpoint
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite, load_suite
@@ -256,6 +257,10 @@ def test_the_highest_rate_is_searched_and_every_rate_is_kept(tmp_path: Path) -> 
     )
     highest = found.highest["short"]
     assert (highest.outcome, highest.rate) == ("everything meets", 40)
+    # Eight requests cannot show a queue that grows, and the answer does not hide it.
+    assert "8 requests show no trend: 50 are the least" in highest.growth_unknown
+    assert highest.sentence.endswith(highest.growth_unknown)
+    assert "whether the queue grows is not known" in highest.probes[0].why
     assert [at(load) for load in found.loads] == ["short 20.0", "short 40.0"]
 
 
@@ -461,6 +466,19 @@ def test_a_profile_without_a_load_or_a_target_is_refused() -> None:
             ProfileSpec.model_validate(ok | wrong)
     ProfileSpec(workloads=(workload(),), concurrency=(), arrivals=(PoissonArrivals(rate=1),))
     ProfileSpec(workloads=(workload(),), targets=Targets(ttft_ms=5))
+
+
+def test_a_search_has_enough_requests_to_see_a_queue_grow_unless_the_recipe_says() -> None:
+    recipe = {
+        "workloads": [workload().model_dump()],
+        "targets": {"ttft_ms": 5},
+        "highest_rate": {"low": 1, "high": 2},
+    }
+    spec = ProfileSpec.model_validate(recipe)
+    assert spec.requests >= LEAST
+    assert ProfileSpec.model_validate(json.loads(spec.model_dump_json())) == spec
+    assert ProfileSpec.model_validate(recipe | {"requests": 16}).requests == 16
+    assert ProfileSpec.model_validate(recipe | {"highest_rate": None}).requests == 16
 
 
 def test_two_loads_of_one_name_are_refused() -> None:

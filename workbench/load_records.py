@@ -161,6 +161,9 @@ class HighestRate(Record):
     outcome: Literal["found", "nothing meets", "everything meets", "not monotone"]
     rate: float | None = Field(description="highest that met them with none below that did not")
     sentence: str
+    growth_unknown: str = Field(
+        "", description="why nobody knows whether the queue grows at that rate; empty: it is known"
+    )
     probes: tuple[Probe, ...] = Field(description="in the order they were tried")
 
 

@@ -51,7 +51,7 @@ from workbench.load_records import (
     Tokens,
 )
 from workbench.records import LoadPoint
-from workbench.saturation import over_repeats, saturation
+from workbench.saturation import NOT_KNOWN, over_repeats, saturation
 from workbench.traffic import Ask, Outcome
 from workbench.workloads import sample_keys
 
@@ -136,7 +136,7 @@ def summarize(
         return _figure(found if unit == "repeat" else Estimate(found.value))
 
     def share(counts: Callable[[_Pair], bool]) -> Figure:
-        """Never surer than all requests together: of repeats that agree a bootstrap has no width."""
+        """Never surer than all requests together: repeats that agree have no width of their own."""
         parts = [(sum(map(counts, group)), len(group)) for group in paired]
         count = sum(found for found, _ in parts)
         low, high = share_interval(count, len(pairs), draws.confidence)
@@ -227,7 +227,8 @@ def meets(summary: LoadSummary, share: float = 0.99) -> tuple[bool, str]:
     found = good.count / summary.requests
     said = f"{good.count} of {summary.requests} requests ({found:.1%}) within the targets"
     if found >= share:
-        return True, said
+        unknown = summary.saturation.verdict == "unknown"
+        return True, said + f"; {NOT_KNOWN}: {summary.saturation.sentence}" * unknown
     worst = max(good.missed, key=lambda why: good.missed[why])
     return False, f"{said}, {share:.1%} wanted; most missed: {worst}"
 

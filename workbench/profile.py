@@ -40,7 +40,7 @@ from workbench.passes import Pass, pass_file, plain, read_pass, write_pass
 from workbench.profile_spec import ProfileSpec
 from workbench.progress import Progress, silent
 from workbench.quiet import alike, quietness
-from workbench.rate_search import search
+from workbench.rate_search import search, with_saturation
 from workbench.records import LoadPoint
 from workbench.servers import Endpoint
 from workbench.traffic import Ask
@@ -201,10 +201,13 @@ class _Profiler:
         passes = [done for pairs in tried.values() for _, done in pairs]
         if not any(map(_completed, passes)):
             self._refuse(passes)
-        return found, [
-            _summary(self._spec, workload, PoissonArrivals(rate=rate), passes)
+        loads = {
+            rate: _summary(self._spec, workload, PoissonArrivals(rate=rate), passes)
             for rate, passes in sorted(tried.items())
-        ]
+        }
+        if found.rate is not None:
+            found = with_saturation(found, loads[found.rate].saturation)
+        return found, list(loads.values())
 
     def _pass(self, workload: Workload, load: AnyArrivals, repeat: int) -> tuple[Repeat, Pass]:
         label = f"{workload.name} {load_name(load)}"
