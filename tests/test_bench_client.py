@@ -1,11 +1,13 @@
 """The arithmetic that lays a client's times beside the truth, and the command that shows it."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from workbench.bench_client import as_table, compare
+from workbench.bench_client import MEANING, BenchPoint, as_json, as_table, compare
 from workbench.cli import app
 from workbench.load import Load
 from workbench.timing_server import Settings, TimingServer, Truth
@@ -18,8 +20,13 @@ def outcome(number: int, times: list[float], status: str = "completed") -> Outco
     return Outcome(number, 0.0, 0.0, times[0], times, times[-1], status)  # type: ignore[arg-type]
 
 
-def load(*outcomes: Outcome) -> Load:
-    return Load(outcomes, BEGAN, 4.0, 0.5, 0.0, 2, 2, 0)
+def load(*outcomes: Outcome, waited: float | None = 0.0) -> Load:
+    return Load(outcomes, BEGAN, 4.0, 0.5, waited, 2, 2, 0)
+
+
+def compared(seen: Load, truth: list[Truth], *nominal: float, called: float = BEGAN) -> BenchPoint:
+    ttft, itl, tokens, level = nominal
+    return compare(seen, truth, ttft, itl, int(tokens), int(level), called, load_average=1.25)
 
 
 def test_errors_by_hand() -> None:
@@ -37,7 +44,7 @@ def test_errors_by_hand() -> None:
         Truth(2, 1, 7.0, (7.100, 7.110, 7.120)),
         Truth(3, 3, 7.0, (7.5,)),
     ]
-    point = compare(seen, truth, 100.0, 10.0, 3, 2, BEGAN - 0.25)
+    point = compared(seen, truth, 100.0, 10.0, 3, 2, called=BEGAN - 0.25)
     assert point.ttft_error_p50 == pytest.approx(20)
     assert point.ttft_error_p99 == pytest.approx(29.8)  # linear between 20 and 30
     # Gaps seen: five of 10 ms and one of 11; written: all of 10.
@@ -52,14 +59,52 @@ def test_errors_by_hand() -> None:
 
 def test_a_gap_seen_too_short_is_an_error_too() -> None:
     seen = load(outcome(0, [0.1, 0.105, 0.120]))
-    point = compare(seen, [Truth(0, 0, 0.0, (0.1, 0.11, 0.12))], 1, 1, 3, 1, BEGAN)
+    point = compared(seen, [Truth(0, 0, 0.0, (0.1, 0.11, 0.12))], 1, 1, 3, 1)
     # Seen 5 and 15, written 10 and 10 ms: each gap is 5 ms wrong, the percentile by 4.9.
     assert point.itl_gap_error_p99 == pytest.approx(5)
     assert point.itl_error_p99 == pytest.approx(4.9)
 
 
+def shown(*points: BenchPoint) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(as_table(points))
+    return console.export_text()
+
+
+def test_whose_error_it_is_stands_beside_it() -> None:
+    """2 % of 4 s is the limit, as in a profile."""
+    truth = [Truth(0, 0, 0.0, (0.1, 0.11, 0.12))]
+    seen = outcome(0, [0.1, 0.11, 0.12])
+    calm, torn, unknown = (
+        compared(load(seen, waited=waited), truth, 100, 10, 3, 1) for waited in (0.08, 0.081, None)
+    )
+    assert (calm.client_wait, calm.doubt) == (0.02, "")
+    assert torn.client_wait == pytest.approx(0.02025)
+    assert "the client waited 2.0% of the time for a processor" in torn.doubt
+    assert (unknown.client_wait, unknown.doubt) == (None, "")
+    assert "BELIEVED" not in shown(calm, unknown)
+    table = shown(calm, torn)
+    assert "2.0%*" in table and "* NOT TO BE BELIEVED: the client waited over 2%" in table
+    # As the machine was: its load average stands in every line.
+    assert all(line.rstrip().endswith("1.2") for line in table.splitlines() if "100/10" in line)
+    assert max(map(len, table.splitlines())) <= 80 and "…" not in table
+
+
+def test_each_figure_is_said_to_be_what_it_is() -> None:
+    point = compared(load(outcome(0, [0.1, 0.2])), [Truth(0, 0, 0.0, (0.1, 0.2))], 100, 100, 2, 1)
+    told = as_json([point])
+    assert list(told["points"][0]) == list(told["figures"])
+    table = shown(point)
+    for said in (
+        "TTFT p50, p99: median and 99th percentile of the errors of each request",
+        "ITL p99: difference of the two p99, of all gaps as read and as written",
+        "in brackets the 99th percentile of the errors of each gap",
+    ):
+        assert said in table
+
+
 def test_nothing_completed_is_not_a_number() -> None:
-    point = compare(load(outcome(0, [1.0], "failed")), [], 1, 1, 3, 1, BEGAN)
+    point = compared(load(outcome(0, [1.0], "failed")), [], 1, 1, 3, 1)
     assert point.ttft_error_p50 != point.ttft_error_p50
     assert point.completed == 0
     assert as_table([point]).row_count == 1
@@ -70,7 +115,9 @@ def test_the_command_measures_both_settings() -> None:
         app, ["bench-client", "--json", "--concurrency", "2", "--requests", "4"]
     )
     assert done.exit_code == 0, done.output
-    points = json.loads(done.stdout)
+    told = json.loads(done.stdout)
+    points = told["points"]
+    assert told["figures"] == MEANING
     assert [(p["ttft_ms"], p["itl_ms"], p["concurrency"]) for p in points] == [
         (1, 1, 2),
         (50, 10, 2),
@@ -79,6 +126,8 @@ def test_the_command_measures_both_settings() -> None:
         assert point["completed"] == point["requests"] == 8
         assert 0 < point["requests_per_s"] <= point["ideal_per_s"]
         assert point["startup_s"] > 0 and point["cpu_per_1000"] > 0
+        assert point["load_average"] >= 0 and point["cores"] >= 1
+        assert 0 <= point["client_wait"] < 1
 
 
 def test_the_truth_is_given_once() -> None:

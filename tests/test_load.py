@@ -433,6 +433,11 @@ def test_a_server_that_is_stopped_is_a_silence_and_not_a_hang() -> None:
         os.kill(server.pid, signal.SIGSTOP)
         load = here(server.url, asks(4), limits=Limits(first_byte=0.3), concurrency=2)
     assert load.reasons == {"no first byte within 0.3 s (first_byte)": 4}
+    # The client was busy with them until it gave them up: two and two, one after the other.
+    assert [
+        o.over is not None and o.over >= least
+        for o, least in zip(load.outcomes, (0.3, 0.3, 0.6, 0.6), strict=True)
+    ] == [True] * 4
 
 
 def test_nobody_listens() -> None:
@@ -459,6 +464,7 @@ def test_a_connection_that_is_never_taken_has_a_limit() -> None:
         for one in full:
             one.close()
     assert load.reasons == {"no connection within 0.3 s (connect)": 2}
+    assert all(o.over is not None and o.over > 0.2 for o in load.outcomes)
     assert load.statuses == {"timeout": 2}
 
 
@@ -487,6 +493,10 @@ def test_what_a_load_leaves_is_unfinished_and_says_so() -> None:
         load = here(server.url, wanted, limits=Limits(load=1), concurrency=2)
     assert [o.status for o in load.outcomes] == ["completed"] + ["unfinished"] * 4
     assert load.reasons == {"the load was not over within 1 s (load)": 4}
+    first, *others = load.outcomes
+    assert first.over is not None and first.last_byte is not None
+    assert first.last_byte <= first.over < 1
+    assert all(o.over is not None and 0.9 < o.over <= load.seconds for o in others)
     assert [o.sent is not None for o in load.outcomes] == [True, True, True, False, False]
 
 

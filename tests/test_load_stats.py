@@ -119,6 +119,27 @@ def test_what_is_drawn_again_is_said() -> None:
     assert one.ttft_ms.p50.low is None
 
 
+def test_a_share_is_never_surer_than_its_requests_together() -> None:
+    """Of 12 of 12 in three repeats nobody knows that it is all of them."""
+    late = {**A, "token_times": [9.0, 9.1, 9.2], "last_byte": 9.3}
+    failed = {**A, "status": "failed", "reason": "x"}
+    whole = figures(*[repeat(*[A] * 4)] * 3, targets=Targets(ttft_ms=250))
+    assert whole.good is not None
+    for figure in (whole.completion_rate, whole.good.share):
+        assert (figure.value, figure.high) == (1, 1)
+        assert figure.low == pytest.approx(0.025 ** (1 / 12))
+    assert (whole.error_rate.value, whole.error_rate.low) == (0, 0)
+    assert whole.error_rate.high == pytest.approx(1 - 0.025 ** (1 / 12))
+    # Equal repeats of 2 of 4: as 6 of 12, whose limits are 0.2109 and 0.7891.
+    half = figures(*[repeat(A, A, late, failed)] * 3, targets=Targets(ttft_ms=250))
+    assert half.good is not None
+    assert (half.good.share.low, half.good.share.high) == pytest.approx((0.2109, 0.7891), abs=1e-4)
+    # Repeats of all and of none: a request is no unit, and the repeats' spread is the wider.
+    apart = figures(repeat(*[failed] * 8), *[repeat(*[A] * 8)] * 2, draws=Draws(resamples=400))
+    low, high = apart.completion_rate.low, apart.completion_rate.high
+    assert low is not None and high is not None and low < 0.1 and high > 0.9
+
+
 def test_usage_and_chunks_are_counted_apart() -> None:
     """Two tokens a chunk: half the chunks, and TPOT by what the server counted."""
     packed = {**B, "output_tokens": 8}
@@ -204,8 +225,9 @@ def test_what_was_not_completed_is_in_no_figure_and_beside_each(
         spread = getattr(beside, name)
         assert values(spread) == values(getattr(alone, name))
         assert spread.left_out == {status: 1}
+    # Of what is done in the time that all took: 950 s instead of 2.
     for name in ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s"):
-        assert getattr(beside, name).value == getattr(alone, name).value
+        assert getattr(beside, name).value == pytest.approx(getattr(alone, name).value * 2 / 950)
     assert beside.tokens == alone.tokens
     assert beside.by_status == {"completed": 2, status: 1}
     assert beside.by_reason == {f"{status}: {reason}" if reason else status: 1}
@@ -247,9 +269,57 @@ def test_a_server_that_dies_does_not_look_faster() -> None:
     assert figures(repeat(A, *failed)).requests_per_s.value == pytest.approx(1 / 10)
 
 
-def test_one_that_hangs_to_its_limit_does_not_slow_the_others() -> None:
-    hung = {"sent": 0.1, "status": "timeout", "reason": "x", "last_byte": 600.0}
-    assert figures(repeat(A, B, hung)).requests_per_s.value == pytest.approx(1)
+def hung(sent: float, over: float, status: Status = "timeout") -> dict[str, Any]:
+    return {"sent": sent, "status": status, "reason": "x", "over": over}
+
+
+def test_the_time_of_a_request_that_hangs_is_time_of_the_load() -> None:
+    """30 answers of 8 tokens within 0.135 s, two given up at 1.25 s: 24 a second, not 222."""
+    step = 0.135 / 30
+    quick = [
+        {
+            "sent": i * step,
+            "token_times": [i * step + part * step for part in (0.5, 0.6, 0.9)],
+            "last_byte": (i + 1) * step,
+            "over": (i + 1) * step,
+            "output_tokens": 8,
+        }
+        for i in range(30)
+    ]
+    limits = Targets(ttft_ms=500)
+    for arrivals in (ClosedLoop(concurrency=4), PoissonArrivals(rate=222)):
+        found = figures(
+            repeat(*quick, hung(0.01, 1.25), hung(0.02, 1.2)), arrivals=arrivals, targets=limits
+        )
+        assert found.seconds == pytest.approx(1.25)
+        assert found.requests_per_s.value == pytest.approx(24)
+        assert found.output_tokens_per_s.value == pytest.approx(8 * 24)
+        assert found.good is not None and found.good.per_s.value == pytest.approx(24)
+        assert found.by_repeat["output_tokens_per_s"] == (pytest.approx(8 * 24),)
+    # The server that drops two is no faster than the one that answers them as late.
+    slow = {"token_times": [1.0, 1.1, 1.2], "last_byte": 1.25, "output_tokens": 8}
+    whole = figures(repeat(*quick, {"sent": 0.01, **slow}, {"sent": 0.02, **slow}))
+    assert whole.requests_per_s.value == pytest.approx(32 / 1.25)
+
+
+@pytest.mark.parametrize(("status", "_"), BAD)
+def test_whatever_became_of_the_last_request_its_time_counts(status: Status, _: str) -> None:
+    assert figures(repeat(A, B, hung(0.5, 4.0, status))).requests_per_s.value == pytest.approx(0.5)
+
+
+def test_a_load_that_a_limit_cut_off_ends_there() -> None:
+    """Cut at 10 s: one was open, one never sent; its time in the plan is no time of the load."""
+    never = {"sent": None, "due": 9.9, "status": "unfinished", "over": 10.0}
+    cut = figures(repeat(A, B, hung(3.0, 10.0, "unfinished"), never))
+    assert cut.seconds == pytest.approx(10)
+    assert cut.requests_per_s.value == pytest.approx(0.2)
+
+
+def test_trying_to_connect_is_time_of_the_load() -> None:
+    """Two connections are refused for 3 s before the first request can be sent."""
+    refused = {"sent": None, "due": 0.0, "status": "timeout", "over": 3.0}
+    later = {**A, "due": 3.0, "sent": 3.0, "token_times": [3.1, 3.2, 3.4], "last_byte": 4.0}
+    assert figures(repeat(refused, refused, later)).requests_per_s.value == pytest.approx(1 / 4)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from workbench.profile import LOADS, Inputs, Measured, SuiteLoad, run_profile
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.records import Choice
+from workbench.saturation import LEAST
 from workbench.servers import Endpoint
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.suites import Suite, load_suite
@@ -51,7 +52,7 @@ class Words:
         return [sum(map(ord, word)) for word in text.split()]
 
 
-def workload(prompt: int = 24, output: int = 8, name: str = "short", **more: Any) -> Workload:
+def workload(prompt: Any = 24, output: Any = 8, name: str = "short", **more: Any) -> Workload:
     return Workload(name=name, prompt_tokens=prompt, output_tokens=output, **more)
 
 
@@ -182,6 +183,59 @@ def test_repeats_run_back_and_forth_and_give_intervals(tmp_path: Path) -> None:
         assert figure.low <= value(figure) <= figure.high
 
 
+DRAWN = {"distribution": "uniform", "min": 16, "max": 60}
+
+
+def test_repeats_of_an_open_loop_differ_in_their_words_alone(tmp_path: Path) -> None:
+    """With draws of their own they offer other loads, and the machine would be blamed for it."""
+    found = profile(
+        tmp_path,
+        {},
+        workloads=(workload(DRAWN, DRAWN),),
+        concurrency=(1,),
+        arrivals=({"arrivals": "poisson", "rate": 40},),
+        repeats=3,
+    )
+    kept = {
+        load: [read_pass(pass_file(tmp_path / LOADS, "short", load, i)) for i in range(3)]
+        for load in (PoissonArrivals(rate=40), ClosedLoop(concurrency=1))
+    }
+    work, gaps = set(), set()
+    for load, passes in kept.items():
+        for one in passes:
+            assert one is not None and one.seen_before == 0
+            outcomes = one.results()
+            work.add(tuple((o.prompt_tokens, o.output_tokens) for o in outcomes))
+            gaps.add((load, tuple(o.due for o in outcomes)) if load.arrivals == "poisson" else None)
+    assert len(work) == 1
+    assert len(gaps) == 2
+    assert not any("output_tokens_per_s" in why for why in found.loads[1].quiet.reasons)
+
+
+def test_every_rate_of_a_search_is_the_same_work_with_scaled_gaps(tmp_path: Path) -> None:
+    profile(
+        tmp_path,
+        {},
+        workloads=(workload(DRAWN, DRAWN),),
+        concurrency=(),
+        highest_rate={"low": 20, "high": 40, "most": 3},
+        targets={"ttft_ms": 15000},
+    )
+    passes = [
+        read_pass(pass_file(tmp_path / LOADS, "short", PoissonArrivals(rate=rate), repeat))
+        for rate, repeat in ((20, 0), (40, 0), (40, 1))
+    ]
+    slow, fast, again = ([] if done is None else done.results() for done in passes)
+    assert len(slow) == 8
+    assert [o.due for o in slow] == pytest.approx([2 * o.due for o in fast], abs=1e-5)
+    assert [o.due for o in again] == [o.due for o in fast]
+    assert (
+        [o.output_tokens for o in slow]
+        == [o.output_tokens for o in fast]
+        == [o.output_tokens for o in again]
+    )
+
+
 def test_a_replayed_trace_keeps_its_times_and_lengths(tmp_path: Path) -> None:
     rows = tuple(TraceRow(f"t:{i}", i * 0.2, 20 + i, 3 + i) for i in range(4))
     monday = Workload(name="monday", trace="monday.jsonl")
@@ -204,6 +258,10 @@ def test_the_highest_rate_is_searched_and_every_rate_is_kept(tmp_path: Path) -> 
     )
     highest = found.highest["short"]
     assert (highest.outcome, highest.rate) == ("everything meets", 40)
+    # Eight requests cannot show a queue that grows, and the answer does not hide it.
+    assert "8 requests show no trend: 50 are the least" in highest.growth_unknown
+    assert highest.sentence.endswith(highest.growth_unknown)
+    assert "whether the queue grows is not known" in highest.probes[0].why
     assert [at(load) for load in found.loads] == ["short 20.0", "short 40.0"]
 
 
@@ -276,15 +334,18 @@ def test_quality_goodput_counts_right_answers_in_time(tmp_path: Path) -> None:
         concurrency=(2,),
         targets={"ttft_ms": 5000},
         inputs=inputs,
+        repeats=2,
     )
     (load,) = found.loads
-    assert load.completed + load.by_status.get("truncated", 0) == 8
+    assert load.completed + load.by_status.get("truncated", 0) == 16
     assert load.correct is not None and load.good is not None
     assert load.good.count == load.completed
-    assert load.correct.missed.get("wrong answer") == 2  # the one sample, asked twice
-    assert load.correct.count == load.good.count - 2
+    assert load.correct.missed.get("wrong answer") == 4  # the one sample, asked twice
+    assert load.correct.count == load.good.count - 4
+    # Each repeat asks in another order, so that repeats are no equal work.
+    assert "how its repeats differ" in load.quiet.unknown
     # The second round asks the same prompts: a prefix cache would help, and it is said.
-    assert load.seen_before == 4
+    assert load.seen_before == 12
 
 
 # --------------------------------------------------------------------------- what fails
@@ -462,6 +523,19 @@ def test_a_profile_without_a_load_or_a_target_is_refused() -> None:
             ProfileSpec.model_validate(ok | wrong)
     ProfileSpec(workloads=(workload(),), concurrency=(), arrivals=(PoissonArrivals(rate=1),))
     ProfileSpec(workloads=(workload(),), targets=Targets(ttft_ms=5))
+
+
+def test_a_search_has_enough_requests_to_see_a_queue_grow_unless_the_recipe_says() -> None:
+    recipe = {
+        "workloads": [workload().model_dump()],
+        "targets": {"ttft_ms": 5},
+        "highest_rate": {"low": 1, "high": 2},
+    }
+    spec = ProfileSpec.model_validate(recipe)
+    assert spec.requests >= LEAST
+    assert ProfileSpec.model_validate(json.loads(spec.model_dump_json())) == spec
+    assert ProfileSpec.model_validate(recipe | {"requests": 16}).requests == 16
+    assert ProfileSpec.model_validate(recipe | {"highest_rate": None}).requests == 16
 
 
 def test_two_loads_of_one_name_are_refused() -> None:

@@ -185,4 +185,5 @@ def test_a_load_too_short_for_its_concurrency_is_said(workbench: Call, project: 
     said = " ".join(done.stdout.split())
     assert "the open loops alone take 30.6 hours for each variant" in said
     assert "workload 'short': of 4 requests 99% in time means all of them" in said
+    assert "4 requests at a rate do not show whether the queue grows (50 are the least)" in said
     assert "workload 'short': 4 requests at concurrency 4 are all begin and end" in said

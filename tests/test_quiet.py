@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals, TraceArrivals
 from workbench.load_records import Quiet
-from workbench.quiet import Limits, believed, quietness, variation
+from workbench.load_stats import Repeat, summarize
+from workbench.quiet import Limits, alike, believed, quietness, variation
 from workbench.records import CheckStatus
+from workbench.traffic import Ask, Outcome
 
 STILL: dict[str, Any] = {
     "baseline": {"output tokens/s": [100.0, 101.0, 99.0]},
@@ -61,6 +64,24 @@ def test_each_rule_at_its_limit(seen: dict[str, Any], said: str) -> None:
     assert found.marked == bool(said)
     assert len(found.reasons) == bool(said)
     assert said in "".join(found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "compared"),
+    [
+        (ClosedLoop(concurrency=2), ["output_tokens_per_s", "tpot_ms_p50", "ttft_ms_p50"]),
+        (PoissonArrivals(rate=2), ["tpot_ms_p50", "ttft_ms_p50"]),
+        (TraceArrivals(), ["tpot_ms_p50", "ttft_ms_p50"]),
+    ],
+)
+def test_what_was_offered_and_a_tail_of_a_few_are_not_compared(
+    arrivals: AnyArrivals, compared: list[str]
+) -> None:
+    answer = Outcome(0, due=0, sent=0, token_times=[1, 2], last_byte=2, status="completed")
+    repeat = Repeat([Ask(0, (1,), 2)], [answer])
+    load = summarize([repeat, repeat], workload="w", arrivals=arrivals)
+    assert sorted(alike(load)) == compared
+    assert alike(load)["ttft_ms_p50"] == (1000, 1000)
 
 
 def test_every_reason_is_listed() -> None:

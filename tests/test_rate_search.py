@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.load_records import Probe
-from workbench.rate_search import conclude, next_rate, search
+from workbench.load_records import Probe, Saturation
+from workbench.rate_search import conclude, next_rate, search, with_saturation
 
 
 class Server:
@@ -122,3 +122,18 @@ def test_limits_that_are_none_are_refused(
 def test_nothing_tried_is_no_answer() -> None:
     with pytest.raises(ValueError, match="nothing was tried"):
         conclude([])
+
+
+def test_a_rate_at_which_nobody_knows_whether_the_queue_grows_says_so() -> None:
+    unknown = Saturation(verdict="unknown", sentence="16 requests show no trend: 50 are the least")
+    stable = Saturation(verdict="stable", sentence="no growth seen")
+    found = search(Server(12.0), 1, 64)
+    assert with_saturation(found, stable) == found and found.growth_unknown == ""
+    doubted = with_saturation(found, unknown)
+    assert doubted.rate == found.rate and doubted.growth_unknown == unknown.sentence
+    assert doubted.sentence == (
+        f"{found.sentence}; whether the queue grows is not known at {found.rate:g} requests/s: "
+        "16 requests show no trend: 50 are the least"
+    )
+    nothing = search(Server(0), 2, 50)
+    assert with_saturation(nothing, unknown) == nothing

@@ -32,7 +32,7 @@ def queue(
 def growing(runs: int, utilization: float, count: int, **how: int) -> float:
     """Share of simulated queues that are found to grow."""
     found = [saturation(queue(utilization, count, seed, **how)).verdict for seed in range(runs)]
-    assert set(found) <= {"growing", "stable"}
+    assert set(found) <= {"growing", "stable", "unknown"}
     return found.count("growing") / runs
 
 
@@ -145,8 +145,25 @@ def test_a_small_growth_takes_a_long_load_to_show() -> None:
         [*instant(n, "timeout", None)[::10], *(o for o in instant(n) if o.number % 10)]
         for n in (200, 800)
     )
-    assert saturation(short).verdict == "stable"
+    found = saturation(short)
+    # The trend is there, so it is not called stable; by 15, and 2 sqrt(150) is 24.5.
+    assert found.verdict == "unknown" and found.p is not None and found.p < 0.001
+    assert "show no less than 24.5: a longer load tells" in found.sentence
     assert saturation(long).verdict == "growing"
+
+
+def test_a_significant_trend_is_never_called_stable() -> None:
+    verdicts = set()
+    for seed in range(60):
+        found = saturation(queue(1.1, 120, seed))
+        assert found.p is not None
+        verdicts.add((found.verdict, found.p < 0.01))
+    assert verdicts == {("stable", False), ("unknown", True), ("growing", True)}
+
+
+def test_a_queue_well_below_capacity_is_called_stable() -> None:
+    found = [saturation(queue(0.5, 1000, seed)).verdict for seed in range(60)]
+    assert found.count("stable") >= 55
 
 
 def test_a_backlog_that_jumps_once_and_falls_has_no_trend() -> None:

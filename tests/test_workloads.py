@@ -29,7 +29,7 @@ from workbench.recipe import load_spec
 from workbench.servers.vllm import option_words
 from workbench.suite_spec import Sample, SuiteSpec
 from workbench.sweep_spec import OPTIONS
-from workbench.traces import parse_trace
+from workbench.traces import TraceRow, parse_trace
 from workbench.traffic import Ask
 from workbench.workloads import (
     PRESETS,
@@ -300,6 +300,36 @@ def test_a_suites_samples_are_asked_by_id_and_again_after_the_last() -> None:
     assert all(ask.prompt == (ord(ask.sample or ""), 1) for ask in found)
     assert all(ask.max_tokens == 12 and not ask.ignore_eos for ask in found)
     assert any([a.sample for a in ask_suite(suite(), seed=s)] != ids for s in "1234")
+
+
+def test_a_repeat_is_equal_work_at_equal_times_in_other_words() -> None:
+    lengths = {"distribution": "lognormal", "median": 60, "p95": 200, "max": 400, "min": 32}
+    spec = workload(prompt_tokens=lengths, output_tokens=lengths, shared_prefix=0.5, prefixes=2)
+    load = PoissonArrivals(rate=3)
+    one, other = (make_asks(spec, Words(), load, count=40, seed="0", texts=texts) for texts in "ab")
+    for mine, its in zip(one, other, strict=True):
+        assert (mine.at, mine.max_tokens) == (its.at, its.max_tokens)
+        assert len(mine.prompt) == len(its.prompt)
+        assert mine.prompt[:16] != its.prompt[:16]
+    assert len({ask.max_tokens for ask in one}) > 10
+    again = make_asks(spec, Words(), load, count=40, seed="1", texts="a")
+    assert [a.at for a in again] != [a.at for a in one]
+    assert [a.max_tokens for a in again] != [a.max_tokens for a in one]
+
+
+def test_repeats_of_a_trace_or_a_suite_keep_the_gaps_alone() -> None:
+    load = PoissonArrivals(rate=3)
+    rows = [TraceRow(f"t:{i}", float(i), 20, 3) for i in range(9)]
+    monday = Workload.model_validate({"name": "w", "trace": "t.jsonl"})
+    one, other = (trace_asks(monday, rows, Words(), load, seed="0", texts=t) for t in "ab")
+    assert [a.at for a in one] == [a.at for a in other]
+    assert all(a.prompt != b.prompt for a, b in zip(one, other, strict=True))
+    asked = [
+        suite_asks(suite(), SAMPLES, lambda sample: [1], load, count=3, seed="0", texts=texts)
+        for texts in "abcdef"
+    ]
+    assert len({tuple(a.at for a in repeat) for repeat in asked}) == 1
+    assert len({tuple(a.sample for a in repeat) for repeat in asked}) > 1
 
 
 def test_keys_of_answers_tell_repeats_of_a_sample_apart() -> None:

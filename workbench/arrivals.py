@@ -8,7 +8,8 @@
 
 A closed loop slows down with the server and so hides a queue; only an open one can show that the
 server cannot keep up. The gaps of a Poisson process with one seed are the same numbers at every
-rate, only scaled, so that two rates differ in nothing else.
+rate, only scaled, so that two rates differ in nothing else. A profile gives every repeat and every
+rate of a workload one seed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def bench_client(
     ] = 256,
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Measure the load client: its error in TTFT and ITL, and its CPU, against known times."""
+    """Measure the load client: its error in TTFT and ITL, whose it is, and its CPU."""
     import json
 
     from workbench.bench_client import LEVELS, as_json, as_table, run_bench

@@ -136,6 +136,7 @@ class Connection(asyncio.Protocol):
     def _over(self) -> None:
         reader, self.reader = self.reader, None
         assert reader is not None
+        reader.outcome.over = self.owner.now()
         unsent, self.unsent = self.unsent, False
         if unsent or not reader.reusable or not self.owner.keeps_alive:
             self.drop()

@@ -11,6 +11,7 @@ from workbench.plan import configurations_of
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.recipe import spot
+from workbench.saturation import LEAST
 from workbench.sweep_grid import refused
 from workbench.traces import prompt_ids
 from workbench.workload_spec import Workload
@@ -126,6 +127,13 @@ def _surprises(profile: ProfileSpec, spans: Iterable[float]) -> Iterator[str]:
                 f"workload '{workload.name}': of {profile.count(workload)} requests "
                 f"{rates.share if rates else 0:.0%} in time means all of them, so one late request "
                 "decides the highest rate; raise 'requests'"
+            )
+        count = profile.count(workload)
+        if workload.trace is None and count < LEAST:
+            yield (
+                f"workload '{workload.name}': {count} requests at a rate do not show whether the "
+                f"queue grows ({LEAST} are the least), so the highest rate may be one that the "
+                "server cannot keep up with for long; raise 'requests'"
             )
     for workload in profile.workloads:
         count = profile.count(workload)

@@ -43,20 +43,31 @@ class Inputs:
     traces: Mapping[str, Sequence[TraceRow]] = field(default_factory=dict)
     suites: Mapping[str, SuiteLoad] = field(default_factory=dict)
 
-    def asks(self, workload: Workload, load: AnyArrivals, count: int, seed: str) -> list[Ask]:
+    def asks(
+        self, workload: Workload, load: AnyArrivals, count: int, *, seed: str, texts: str
+    ) -> list[Ask]:
         """The requests of one pass; a trace has its own number of them.
+
+        Args:
+            workload: what is asked.
+            load: when.
+            count: how many.
+            seed: of lengths and gaps.
+            texts: of the words, or of the samples' order.
 
         Raises:
             RecipeError: the trace or the suite cannot be asked.
         """
         if workload.trace is not None:
             rows = self.traces[workload.name]
-            return trace_asks(workload, rows, self.tokenizer, load, seed=seed)
+            return trace_asks(workload, rows, self.tokenizer, load, seed=seed, texts=texts)
         if workload.suite is not None:
             of = self.suites[workload.name]
             spec, samples = of.suite.spec, of.suite.samples
-            return suite_asks(spec, samples, of.prompt_of, load, count=count, seed=seed)
-        return make_asks(workload, self.tokenizer, load, count=count, seed=seed)
+            return suite_asks(
+                spec, samples, of.prompt_of, load, count=count, seed=seed, texts=texts
+            )
+        return make_asks(workload, self.tokenizer, load, count=count, seed=seed, texts=texts)
 
     def graded(
         self, workload: Workload, asks: Sequence[Ask], outcomes: Sequence[Outcome]

@@ -107,7 +107,9 @@ class LoadSummary(Record):
     workload: str
     arrivals: dict[str, Any] = Field(description="the arrival process, as the recipe would say it")
     repeats: int
-    seconds: float = Field(description="first sent to last answer, summed over repeats")
+    seconds: float = Field(
+        description="first request sent until the last was over, summed over repeats"
+    )
     requests: int
     completed: int
     by_status: dict[str, int]
@@ -159,6 +161,9 @@ class HighestRate(Record):
     outcome: Literal["found", "nothing meets", "everything meets", "not monotone"]
     rate: float | None = Field(description="highest that met them with none below that did not")
     sentence: str
+    growth_unknown: str = Field(
+        "", description="why nobody knows whether the queue grows at that rate; empty: it is known"
+    )
     probes: tuple[Probe, ...] = Field(description="in the order they were tried")
 
 

@@ -36,6 +36,12 @@ def ended(outcome: Outcome) -> float | None:
     return outcome.due if outcome.sent is None else outcome.sent
 
 
+def over(outcome: Outcome) -> float:
+    """When the client was done with a request, whatever became of it: the last that is known."""
+    known = (outcome.sent, *outcome.token_times[-1:], outcome.last_byte, outcome.over)
+    return max((at for at in known if at is not None), default=outcome.due)
+
+
 def standing(ask: Ask, outcome: Outcome) -> Status:
     """The status a request counts under: the client's, unless its answer is not what was asked.
 

@@ -229,6 +229,7 @@ class Sender:
             reader.fail("failed", _named(error), str(error))
         self._connecting.discard(task)  # before the next one may start
         if connection is None:
+            reader.outcome.over = self.now()
             self._settled()
         else:
             self.opened += 1
@@ -303,6 +304,7 @@ class Sender:
                 self._outcomes[index] = Outcome(ask.number, due=due)
         for outcome in self._outcomes:
             if outcome is not None and outcome.status == "unfinished":
+                outcome.over = self.now()
                 outcome.reason = f"the load was not over within {self._limits.load:g} s (load)"
         if not self._finished.done():
             self._finished.set_result(None)

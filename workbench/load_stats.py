@@ -4,15 +4,18 @@
     TPOT        (last token - first token) / (tokens - 1), tokens by the server's usage
     ITL         each gap between successive chunks with content; a request gives many
     end to end  sent to last token
-    rate        sum over repeats / sum of their seconds, first request sent to last answer ended
-                (or last request sent, where nothing is answered any more)
+    rate        sum over repeats / sum of their seconds: from the first request sent until the last
+                one was over, whatever became of it. Waiting for one that hangs is time in which
+                nothing else was done: left out, a server would look faster the more it drops. A
+                load that a limit cut off ends there. As `vllm bench serve` (its whole duration)
 
 Only completed requests give a latency, a token or a request to a rate; every figure says how many
 requests gave it and why the others gave none. An answer that stopped at its limit though it might
 have gone on is truncated, not completed. Percentiles are over the values of all repeats together
 (linear interpolation). Intervals: `workbench.bootstrap`, which also says what is drawn again; of
-fewer than three repeats a percentile of one value a request and a share of requests have those of
-`workbench.exact_intervals` instead, and a p99 of too few requests none.
+fewer than three repeats a percentile of one value a request has those of
+`workbench.exact_intervals` instead, and a p99 of too few requests none. A share of requests has
+Clopper and Pearson's limits, of three repeats or more the bootstrap's where those are wider.
 
 Goodput counts requests completed within every target; quality goodput those of them whose answer is
 right as well. What cannot be shown to be in time (all tokens at once, so that no gap is known)
@@ -48,7 +51,7 @@ from workbench.load_records import (
     Tokens,
 )
 from workbench.records import LoadPoint
-from workbench.saturation import over_repeats, saturation
+from workbench.saturation import NOT_KNOWN, over_repeats, saturation
 from workbench.traffic import Ask, Outcome
 from workbench.workloads import sample_keys
 
@@ -133,12 +136,15 @@ def summarize(
         return _figure(found if unit == "repeat" else Estimate(found.value))
 
     def share(counts: Callable[[_Pair], bool]) -> Figure:
-        if unit == "request":
-            count = sum(map(counts, pairs))
-            limits = share_interval(count, len(pairs), draws.confidence)
-            return _figure(Estimate(count / len(pairs), *limits))
-        parts = [(float(sum(map(counts, group))), float(len(group))) for group in paired]
-        return _figure(ratio(parts, draws))
+        """Never surer than all requests together: repeats that agree have no width of their own."""
+        parts = [(sum(map(counts, group)), len(group)) for group in paired]
+        count = sum(found for found, _ in parts)
+        low, high = share_interval(count, len(pairs), draws.confidence)
+        if unit == "repeat":
+            over = ratio([(float(found), float(n)) for found, n in parts], draws)
+            low = low if over.low is None else min(low, over.low)
+            high = high if over.high is None else max(high, over.high)
+        return _figure(Estimate(count / len(pairs), low, high))
 
     def good(missed: Callable[[_Pair], list[str]]) -> Good:
         why = {id(pair): missed(pair) for pair in pairs}
@@ -221,7 +227,8 @@ def meets(summary: LoadSummary, share: float = 0.99) -> tuple[bool, str]:
     found = good.count / summary.requests
     said = f"{good.count} of {summary.requests} requests ({found:.1%}) within the targets"
     if found >= share:
-        return True, said
+        unknown = summary.saturation.verdict == "unknown"
+        return True, said + f"; {NOT_KNOWN}: {summary.saturation.sentence}" * unknown
     worst = max(good.missed, key=lambda why: good.missed[why])
     return False, f"{said}, {share:.1%} wanted; most missed: {worst}"
 
@@ -270,14 +277,15 @@ def _paired(repeat: Repeat) -> list[_Pair]:
 
 
 def _seconds(pairs: _Pairs) -> float:
-    """From the first request sent to the last answer ended, or the last one sent if that is later.
+    """From the first request sent until the last one was over; 0 where none was sent.
 
-    A request that hangs until its time limit does not stretch it, and a server that answers nothing
-    any more does not shorten it.
+    One that found no connection was never sent; its trying counts from when it was due.
     """
-    sent = [pair.outcome.sent for pair in pairs if pair.outcome.sent is not None]
-    ends = [end for p in pairs if p.done and (end := requests.ended(p.outcome)) is not None]
-    return max(*ends, *sent, sent[0]) - min(sent) if sent else 0.0
+    outcomes = [pair.outcome for pair in pairs]
+    if all(outcome.sent is None for outcome in outcomes):
+        return 0.0
+    begun = min(o.due if o.sent is None else o.sent for o in outcomes)
+    return max(map(requests.over, outcomes)) - begun
 
 
 def _spread(

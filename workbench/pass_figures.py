@@ -14,7 +14,7 @@ from workbench.load_records import LoadSummary
 from workbench.load_stats import Repeat, summarize
 from workbench.passes import LOADS, Pass, conditions, pass_file, read_pass
 from workbench.profile_spec import ProfileSpec
-from workbench.quiet import quietness
+from workbench.quiet import alike, quietness
 from workbench.records import Serving
 from workbench.traffic import Ask
 from workbench.workload_spec import Workload
@@ -51,8 +51,9 @@ def asks_of(
     spec: ProfileSpec, inputs: Inputs, workload: Workload, load: AnyArrivals, repeat: int
 ) -> Sequence[Ask]:
     """The requests of one pass."""
-    seed = f"{spec.seed}/{workload.name}/{load_name(load)}/{repeat}"
-    return inputs.asks(workload, load, spec.count(workload), seed)
+    seed = f"{spec.seed}/{workload.name}"
+    texts = f"{seed}/{load_name(load)}/{repeat}"
+    return inputs.asks(workload, load, spec.count(workload), seed=seed, texts=texts)
 
 
 def repeat_of(inputs: Inputs, workload: Workload, asks: Sequence[Ask], done: Pass) -> Repeat:
@@ -86,10 +87,7 @@ def summary_of(
     told = any(g.throttled is not None for m in machines for g in m.gpus)
     others = [o for m in machines for o in m.others or ()]
     quiet = quietness(
-        # A p95 of one repeat rests on its slowest few and differs on the quietest machine.
-        baseline={k: v for k, v in summary.by_repeat.items() if not k.endswith("_p95")}
-        if len(passes) > 1
-        else None,
+        baseline=alike(summary) if len(passes) > 1 and workload.suite is None else None,
         steal=max(steals, default=None),
         throttled=throttled if told else None,
         others=None if any(m.others is None for m in machines) else others,

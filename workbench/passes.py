@@ -28,7 +28,7 @@ from workbench.traffic import Outcome
 LOADS = "loads"
 _ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 _MICRO = 6  # digits of a second; a clock tells no more, and the file stays small
-_TIMES = ("due", "sent", "first_byte", "last_byte")
+_TIMES = ("due", "sent", "first_byte", "last_byte", "over")
 
 
 class Pass(Record):

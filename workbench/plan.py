@@ -60,7 +60,7 @@ STEP_VERSIONS: dict[str, int] = {
     "quantize": 2,
     "twin": 1,
     "evaluate": 3,
-    "profile": 3,
+    "profile": 4,
     "gate": 1,
 }
 NOTEBOOKS: dict[StepKind, str] = {

@@ -6,7 +6,11 @@ server and machine meanwhile, and `workbench.load_stats` makes the figures. Repe
 loads forwards and backwards in turn, so that what drifts adds the same to each.
 
 Each load is warmed up once per server: requests of its concurrency with a few tokens to answer,
-which count nowhere. Prompts are drawn anew for every pass, and no two begin alike.
+which count nowhere. Lengths and gaps are drawn once for a workload: every repeat is equal work at
+equal times, and so is every load and rate that is searched (gaps are scaled with the rate). What
+repeats differ by is the machine's own, and an interval over repeats is of the machine under these
+draws, not under others; another `seed` has others. The words of the prompts are drawn anew for
+every pass, and no two begin alike. Of a suite each pass asks its samples in another order.
 
 A load that the server refuses or fails at is a recorded point without latencies. A server that
 dies ends the profile; what was measured before is kept in `loads/` and is not measured again on
@@ -33,7 +37,7 @@ from workbench.passes import LOADS as LOADS
 from workbench.passes import Pass, conditions, pass_file, plain, read_pass, write_pass
 from workbench.profile_spec import ProfileSpec
 from workbench.progress import Progress, silent
-from workbench.rate_search import search
+from workbench.rate_search import search, with_saturation
 from workbench.records import LoadPoint
 from workbench.servers import Endpoint
 from workbench.traffic import Ask
@@ -173,7 +177,7 @@ class _Profiler:
 
         def probe(rate: float) -> tuple[bool, str]:
             load = PoissonArrivals(rate=rate)
-            # The answer is tried twice: another repeat, with other prompts and other gaps.
+            # The answer is tried twice: another repeat, equal work at equal times in other words.
             tried[rate].append(self._pass(workload, load, len(tried[rate])))
             return meets(summary_of(self._spec, workload, load, tried[rate][-1:]), rates.share)
 
@@ -181,10 +185,13 @@ class _Profiler:
         passes = [done for pairs in tried.values() for _, done in pairs]
         if not any(map(_completed, passes)):
             self._refuse(passes)
-        return found, [
-            summary_of(self._spec, workload, PoissonArrivals(rate=rate), passes)
+        loads = {
+            rate: summary_of(self._spec, workload, PoissonArrivals(rate=rate), passes)
             for rate, passes in sorted(tried.items())
-        ]
+        }
+        if found.rate is not None:
+            found = with_saturation(found, loads[found.rate].saturation)
+        return found, list(loads.values())
 
     def _pass(self, workload: Workload, load: AnyArrivals, repeat: int) -> tuple[Repeat, Pass]:
         label = f"{workload.name} {load_name(load)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,6 +21,8 @@ from workbench.load_records import Targets
 from workbench.sweep_spec import SweepSpec
 from workbench.workload_spec import Workload
 
+#: Default of `requests` where a rate is searched: above `saturation.LEAST`.
+SEARCH_REQUESTS = 64
 #: Tokens of an answer of a trace or a suite, where an estimate is all that is wanted.
 _UNKNOWN = 64
 
@@ -54,7 +56,10 @@ class ProfileSpec(Spec):
     arrivals: tuple[OpenArrivals, ...] = Field((), description="open loops, beside the closed ones")
     highest_rate: RateSpec | None = Field(None, description="search it for every workload")
     requests: int = Field(
-        16, ge=2, le=1_000_000, description="measured at each load, warm-up apart"
+        16,
+        ge=2,
+        le=1_000_000,
+        description="measured at each load, warm-up apart; where a rate is searched 64 by default",
     )
     repeats: int = Field(1, ge=1, le=100, description="how often every load is measured")
     targets: Targets | None = Field(None, description="latencies a request must keep to be good")
@@ -65,6 +70,14 @@ class ProfileSpec(Spec):
         description="other serving options, each with a server of its own",
         exclude_if=lambda value: value is None,  # a recipe without it keeps its ids
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _enough(cls, data: Any) -> Any:
+        """Where a rate is searched, by default so many that a growing queue shows."""
+        if isinstance(data, dict) and data.get("highest_rate") and "requests" not in data:
+            return {**data, "requests": SEARCH_REQUESTS}
+        return data
 
     @field_validator("concurrency")
     @classmethod

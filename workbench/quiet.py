@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from workbench.load_records import Quiet
+from workbench.load_records import LoadSummary, Quiet
 from workbench.records import CheckStatus
 
 #: NVML's throttle reasons that do not mean that the card was slower than it usually is.
@@ -48,6 +48,22 @@ def variation(values: Sequence[float | None]) -> float | None:
     return math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (n - 1)) / mean
 
 
+def alike(load: LoadSummary) -> dict[str, Sequence[float | None]]:
+    """The figures of a load that are alike in each of its repeats on a quiet machine.
+
+    Repeats are equal work at equal times, but where samples of a suite are asked: these are others
+    in each, so nothing of them is to be compared. A p95 of one repeat rests on its slowest few and
+    differs on the quietest machine. In an open loop the throughput is what was offered, not what
+    the machine did.
+    """
+    offered = load.arrivals["arrivals"] != "closed"
+    return {
+        figure: values
+        for figure, values in load.by_repeat.items()
+        if not figure.endswith("_p95") and not (offered and figure == "output_tokens_per_s")
+    }
+
+
 def quietness(
     *,
     baseline: Mapping[str, Sequence[float | None]] | None = None,
@@ -61,7 +77,7 @@ def quietness(
     """Everything that speaks against the quiet of a run.
 
     Args:
-        baseline: figure -> its value in each repeat of the load: `LoadSummary.by_repeat`.
+        baseline: figure -> its value in each repeat of the load, see `alike`.
         steal: share of CPU time stolen during the run, 0 to 1.
         throttled: NVML's name of a throttle reason -> share of samples that showed it.
         others: processes on the measured GPUs that are not the server's, in words.

@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from workbench.load_records import HighestRate, Probe
+from workbench.load_records import HighestRate, Probe, Saturation
+from workbench.saturation import NOT_KNOWN
 
 
 def next_rate(
@@ -101,6 +102,20 @@ def conclude(probes: Sequence[Probe]) -> HighestRate:
         f"({tried})",
         probes=tuple(probes),
     )
+
+
+def with_saturation(found: HighestRate, saturation: Saturation) -> HighestRate:
+    """The answer, saying so where it is not known whether the queue grows at it.
+
+    Args:
+        found: what the probes say.
+        saturation: at the rate that was found, over all its probes.
+    """
+    if found.rate is None or saturation.verdict != "unknown":
+        return found
+    why = saturation.sentence
+    sentence = f"{found.sentence}; {NOT_KNOWN} at {found.rate:g} requests/s: {why}"
+    return found.model_copy(update={"sentence": sentence, "growth_unknown": why})
 
 
 def search(

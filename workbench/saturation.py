@@ -10,13 +10,17 @@ independent samples. The rule therefore works on ten block means, and wants thre
 3.  that chance does not make: by more than 2 sqrt(arrivals), twice the standard deviation of the
     number of arrivals in a Poisson process.
 
+A trend that is too small to be told from chance by 2 or 3 is "unknown", never "stable": a longer
+load tells. "stable" says that no trend was seen.
+
 The first quarter of the time is left out: there the backlog fills up from nothing at any rate.
 Where one request takes longer than a tenth of the load (median of the first 5 % of them), the
 filling is not over by then, and the answer is "unknown". An overload below 5 % is not told from a
 long queue.
 
 Simulated M/M/1 queues of 500 to 2,000 arrivals: "growing" of at most 1 in 50 at a utilization of
-0.9 or less, of 3 in 4 at 1.2 with 500 arrivals and 19 in 20 with 1,000. A server that answers 429
+0.9 or less, of 3 in 4 at 1.2 with 500 arrivals and 19 in 20 with 1,000. "unknown" of 1 in 10 at 0.9
+with 500 arrivals and 1 in 100 at 0.8; of 64 arrivals, of 1 in 5 at 0.9. A server that answers 429
 or 503 keeps its backlog short by refusing: more than 5 % of that is "refusing".
 
 Mann (1945), Econometrica 13, 245-259; Sen (1968), JASA 63, 1379-1389.
@@ -29,6 +33,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
+from typing import Literal
 
 from workbench.load_records import Saturation
 from workbench.load_requests import ended
@@ -42,6 +47,9 @@ _EARLY = 0.05
 _LONGEST = 0.1
 #: Fewer arrivals than this show nothing.
 LEAST = 50
+
+#: Said of a load whose verdict is "unknown", before the reason.
+NOT_KNOWN = "whether the queue grows is not known"
 
 #: The worse first: which of two verdicts stands where repeats are split evenly.
 _SEVERITY = ("growing", "refusing", "unknown", "stable", "closed loop")
@@ -124,11 +132,21 @@ def saturation(outcomes: Sequence[Outcome]) -> Saturation:
     arrived = sum(due >= begin for due, _ in spans)
     growth, p = slope(means) * _BLOCKS, mann_kendall(means)
     least = max(_SHARE * arrived, 2 * math.sqrt(arrived))
-    grows = p < _P and growth > least
     held = f"unfinished requests from {means[0]:.3g} to {means[-1]:.3g} over {last - begin:.3g} s"
+    verdict: Literal["growing", "unknown", "stable"]
+    if p >= _P:
+        verdict, sentence = "stable", f"no growth seen: {held}"
+    elif growth > least:
+        verdict, sentence = "growing", f"saturated: {held}, and growing"
+    else:
+        verdict, sentence = (
+            "unknown",
+            f"{held} grow (p = {p:.2g}), but by {growth:.3g}, and {arrived} arrivals show no less "
+            f"than {least:.3g}: a longer load tells",
+        )
     return Saturation(
-        verdict="growing" if grows else "stable",
-        sentence=f"saturated: {held}, and growing" if grows else f"not shown to grow: {held}",
+        verdict=verdict,
+        sentence=sentence,
         growth_per_s=growth / (last - begin),
         p=p,
         backlog=tuple(means),

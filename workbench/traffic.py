@@ -57,6 +57,8 @@ class Outcome:
         output_tokens: as the server counted; None: it did not say.
         text: the answer; kept only where the load asks for it.
         detail: what a server or the system said about a failure, at most 400 characters.
+        over: when the client was done with it, whatever became of it: a timeout when it was given
+            up, what a limit of the load cut off then. None: not told.
     """
 
     number: int
@@ -72,6 +74,7 @@ class Outcome:
     output_tokens: int | None = None
     text: str = ""
     detail: str = ""
+    over: float | None = None
 
     @property
     def ttft(self) -> float | None:

@@ -51,6 +51,7 @@ def make_asks(
     *,
     count: int,
     seed: str,
+    texts: str = "",
 ) -> list[Ask]:
     """Requests of a workload with lengths.
 
@@ -59,24 +60,25 @@ def make_asks(
         tokenizer: of the checkpoint.
         arrivals: when; a trace's times go with `trace_asks`.
         count: how many.
-        seed: the same one gives the same requests. Another repeat or load needs another, or its
-            prompts are in the server's cache already.
+        seed: of lengths, prefix groups and gaps: the same one gives equal work at equal times.
+        texts: seed of the words. Another repeat or load needs another, or its prompts are in the
+            server's cache already. Empty: as `seed`.
 
     Raises:
         ValueError: the workload takes its prompts from a trace or a suite.
     """
     if workload.prompt_tokens is None or workload.output_tokens is None:
         raise ValueError(f"workload '{workload.name}' has no lengths")
-    words, schema = _Words(tokenizer), workload.response_schema
+    words, schema, texts = _Words(tokenizer), workload.response_schema, texts or seed
     asks = []
     for i, at in enumerate(due_times(arrivals, count, seed)):
         tokens = _drawn(workload.prompt_tokens, f"{seed}/prompt/{i}")
         group = random.Random(sha256_text(f"{seed}/group/{i}")).randrange(workload.prefixes)
-        shared = words.text(f"{seed}/prefix/{group}", round(workload.shared_prefix * tokens))
+        shared = words.text(f"{texts}/prefix/{group}", round(workload.shared_prefix * tokens))
         asks.append(
             Ask(
                 number=i,
-                prompt=tuple(words.prompt(i, tokens, seed, shared)),
+                prompt=tuple(words.prompt(i, tokens, texts, shared)),
                 max_tokens=_drawn(workload.output_tokens, f"{seed}/output/{i}"),
                 ignore_eos=workload.forced,
                 at=at,
@@ -93,8 +95,11 @@ def trace_asks(
     arrivals: AnyArrivals,
     *,
     seed: str,
+    texts: str = "",
 ) -> list[Ask]:
     """One request for each row of a trace, at its time or as another arrival process says.
+
+    `seed` and `texts` as in `make_asks`.
 
     Raises:
         RecipeError: a prompt of the trace does not have the tokens its line says.
@@ -106,7 +111,7 @@ def trace_asks(
         if row.prompt is not None:
             ids = prompt_ids(row, lambda text: tokenizer.encode(text, False))
         else:
-            ids = tuple(words.prompt(i, row.input_tokens or 1, seed))
+            ids = tuple(words.prompt(i, row.input_tokens or 1, texts or seed))
         asks.append(Ask(i, ids, row.output_tokens, ignore_eos=workload.forced, at=at))
     return asks
 
@@ -119,6 +124,7 @@ def suite_asks(
     *,
     count: int,
     seed: str,
+    texts: str = "",
 ) -> list[Ask]:
     """The samples of a suite as requests, in a seeded order; after the last the first comes again.
 
@@ -128,7 +134,10 @@ def suite_asks(
         prompt_of: token ids of a sample's prompt, rendered and encoded.
         arrivals: when.
         count: how many requests.
-        seed: of order and arrivals.
+        seed: of the gaps.
+        texts: seed of the order, so of which samples are asked: another repeat asks others, as the
+            same ones would be in the server's cache and say nothing more about right and wrong.
+            Empty: as `seed`.
 
     Raises:
         RecipeError: the suite is not asked by generating, or not greedily, or has no sample.
@@ -146,7 +155,7 @@ def suite_asks(
     guided = spec.guided and spec.response_schema is not None
     schema = json.dumps(spec.response_schema, sort_keys=True) if guided else None
     order = list(samples)
-    random.Random(sha256_text(f"{seed}/order")).shuffle(order)
+    random.Random(sha256_text(f"{texts or seed}/order")).shuffle(order)
     prompts = [tuple(prompt_of(sample)) for sample in order[:count]]
     asks = []
     for i, at in enumerate(due_times(arrivals, count, seed)):
