@@ -67,6 +67,7 @@ PURE = (
     "bootstrap",
     "exact_intervals",
     "repeat_interval",
+    "load_intervals",
     "load_records",
     "load_requests",
     "load_stats",
