@@ -41,6 +41,7 @@ PURE = (
     "passes",
     "reach",
     "power",
+    "items",
     "gate",
     "waivers",
     "waiving",

@@ -6,16 +6,16 @@ import io
 
 import numpy as np
 import pytest
-from builders import demo, evidence, rows, table, variant
+from builders import demo, evidence, rows, simple, table, variant
 from rich.console import Console
 from test_gate import policy, quality
 from test_reach import FACTS, loaded
 
-from workbench import stats
+from workbench import items, stats
 from workbench.display import power_table
 from workbench.gate import decide
+from workbench.items import bound, fewest
 from workbench.power import ASSUMED, power
-from workbench.reach import bound, fewest
 from workbench.spec import Policy
 
 
@@ -24,9 +24,7 @@ def test_before_anything_is_known_the_spread_is_assumed_and_said_to_be() -> None
     assert (found.suite, found.n, found.variance, found.source) == ("suite", 88, 0.1, "assumed")
     # 8.8 changed answers and the gate's two pseudo-pairs, of 90.
     assert found.detectable == pytest.approx(stats.detectable_loss(88, 10.8 / 90))
-    assert found.needed is not None
-    padded = (found.needed * ASSUMED + 2) / (found.needed + 2)
-    assert found.needed == pytest.approx(stats.items_needed(0.0, padded, 0.05), abs=1)
+    assert found.needed == stats.items_needed(0.0, ASSUMED, 0.05)
     (capped,) = power(loaded(policy(quality(margin=0.05)), limit=20), FACTS, None, {})
     assert capped.n == 20 and capped.detectable is not None
     assert capped.detectable > found.detectable
@@ -80,6 +78,27 @@ def test_answers_that_never_change_promise_no_more_than_the_limits_can_show() ->
     (found,) = power(loaded(checks), FACTS, gate, {})
     assert found.variance == pytest.approx(0, abs=1e-12)
     assert found.detectable == bound(88, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("margin", "lost", "n", "takes"),
+    # As many gained as lost; the first three have been said to take 1473, 5889 and 236.
+    [(0.02, 0, 88, 176), (0.01, 0, 88, 354), (0.05, 0, 50, 70), (0.02, 1, 2000, 183)],
+)
+def test_plan_and_gate_name_the_same_number(margin: float, lost: int, n: int, takes: int) -> None:
+    variance = 2 * lost / n
+    assert items.needed(0.0, variance, margin, 0.95) == takes
+    checks = policy(quality(margin=margin))
+    found = simple(*table(n - 2 * lost, lost, lost, 0))
+    gate = decide(checks, found, policy_digest="p", id_="g")
+    (planned,) = power(loaded(checks), FACTS, gate, {})
+    assert planned.needed == max(takes, 30)
+    (check,) = (c for c in gate.variants[0].checks if c.kind == "quality")
+    if n < takes:
+        assert check.details["items_needed"] == takes
+        assert f"about {takes} items would settle it" in check.sentence
+    else:
+        assert check.status == "PASS"
 
 
 def test_only_what_is_gated_is_shown_and_an_unknown_size_is_not_made_up() -> None:

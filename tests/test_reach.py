@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from test_gate import TTFT, policy, quality
 
 from workbench import stats
+from workbench.items import bound, fewest
 from workbench.plan import Facts
-from workbench.reach import bound, fewest, out_of_reach
+from workbench.reach import out_of_reach
 from workbench.recipe import Loaded
 from workbench.records import Hardware
 from workbench.spec import Policy, Recipe, SizeCheck

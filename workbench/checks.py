@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from workbench import noise, stats
+from workbench import items, noise, stats
 from workbench.base import BASELINE
 from workbench.clusters import clustered
 from workbench.evidence import (
@@ -160,7 +160,8 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
             f"beyond the {limit} accepted{share}",
             **values,
         )
-    needed = stats.items_needed(loss.estimate, variance, margin, check.confidence)
+    alone = items.unpadded(variance, n)
+    needed = items.needed(loss.estimate, alone, margin, check.confidence)
     if needed and needed > MOST_ITEMS:
         needed = None
     details["items_needed"] = needed

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workbench import stats
+from workbench import items, stats
 from workbench.plan import Facts
-from workbench.reach import bound, fewest
 from workbench.recipe import Loaded
 from workbench.records import Check, Gate
-from workbench.spec import QualityCheck
 
 #: Share of answers that turn right or wrong where no verdict says it.
 ASSUMED = 0.10
@@ -72,8 +70,8 @@ def power(
         if n is not None:
             # What not even equal answers can show, a usual variant cannot either.
             loss = stats.detectable_loss(n, _padded(variance, n), check.confidence)
-            apart = max(bound(n, check.confidence), loss)
-        needed = _needed(check, variance)
+            apart = max(items.bound(n, check.confidence), loss)
+        needed = items.needed(0.0, variance, check.most, check.confidence)
         found.append(
             Power(
                 check.suite,
@@ -82,22 +80,11 @@ def power(
                 variance,
                 source,
                 apart,
-                needed,
+                needed and max(needed, check.min_n),
                 relative=check.margin is None,
             )
         )
     return found
-
-
-def _needed(check: QualityCheck, variance: float) -> int | None:
-    n = 1
-    for _ in range(20):  # more samples have less of the pseudo-pairs: it settles within a few
-        found = stats.items_needed(0.0, _padded(variance, n), check.most, check.confidence)
-        if found is None:
-            return None
-        before, n = n, found
-    # Rounded up each time, it may go on between two neighbours.
-    return max(n, before, check.min_n, fewest(check.most, check.confidence))
 
 
 def _padded(variance: float, n: int) -> float:
@@ -123,5 +110,4 @@ def _earlier(suite: str, gate: Gate | None) -> tuple[float, str, int] | None:
 
 def _variance(check: Check, n: int) -> float:
     unit = stats.detectable_loss(n, 1.0, check.details["confidence"])
-    padded = float((check.details["detectable_loss"] / unit) ** 2)
-    return max(0.0, (padded * (n + 2) - 2) / n)
+    return items.unpadded(float((check.details["detectable_loss"] / unit) ** 2), n)

@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from workbench import stats
 from workbench.base import BASELINE
 from workbench.checks import points
+from workbench.items import bound, fewest
 from workbench.measured_checks import MIN_REQUESTS, performance_name
 from workbench.plan import Facts, variant_lane
 from workbench.proportion import proportion
@@ -28,33 +28,6 @@ from workbench.spec import Policy, QualityCheck
 RIGHT_OR_WRONG = frozenset(
     {"exact", "normalized", "contains", "regex", "numeric", "choice", "sql_result", "refusal"}
 )
-
-
-def bound(n: int, confidence: float, graded: bool = False) -> float:
-    """Upper limit of the loss, 0 to 1, when none of n paired answers changed.
-
-    Args:
-        n: paired samples.
-        confidence: of the one-sided limit.
-        graded: scores may lie between 0 and 1, which bounds it a little closer.
-    """
-    limit = stats.binary_interval(0, 0, n, confidence).high
-    return min(limit, stats.graded_interval([0.0] * n, confidence).high) if graded else limit
-
-
-def fewest(margin: float, confidence: float, graded: bool = False) -> int:
-    """The fewest samples whose loss can be bounded within a margin: where no answer changes."""
-    enough = 1
-    while bound(enough, confidence, graded) > margin:
-        enough *= 2
-    too_few = enough // 2
-    while enough - too_few > 1:
-        middle = (enough + too_few) // 2
-        if bound(middle, confidence, graded) > margin:
-            too_few = middle
-        else:
-            enough = middle
-    return enough
 
 
 def out_of_reach(
