@@ -197,3 +197,20 @@ def test_an_absolute_p95_needs_requests_enough_for_one() -> None:
     between, said = status(30, 485)
     assert between == "INCONCLUSIVE" and "by its requests it may be 490" in said
     assert status(20, 300)[0] == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "words"),
+    [
+        ("ttft_ms_p50", {"max_value": 5000}, "2.574 ms, where at most 5000 is accepted"),
+        ("tpot_ms_p95", {"max_value": 50}, "2.574 ms, where at most 50 is accepted"),
+        ("output_tokens_per_s", {"min_value": 2}, "2.574 output tokens/s, where at least 2 is"),
+        ("ttft_ms_p50", {"max_ratio": 2}, "1 times the baseline's, where at most 2 is accepted"),
+    ],
+)
+def test_an_absolute_figure_has_its_unit(metric: str, limit: dict[str, float], words: str) -> None:
+    check = PerformanceCheck.model_validate(
+        {"metric": metric, "workload": "short", "concurrency": 8, **limit}
+    )
+    _, found = only(measured([2.574], [2.574], metric), check)
+    assert found.status == "PASS" and words in found.sentence

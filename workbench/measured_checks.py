@@ -100,7 +100,8 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     value = figures[0] / figures[1] if relative else figures[0]
     lower_is_better = check.max_ratio is not None or check.max_value is not None
     good = value <= limit if lower_is_better else value >= limit
-    what = f"{value:.3g} times {reference_name(variant)}'s" if relative else f"{value:.4g}"
+    unit = "ms" if "_ms_" in check.metric else "output tokens/s"
+    what = f"{value:.3g} times {reference_name(variant)}'s" if relative else f"{value:.4g} {unit}"
     bound = "at most" if lower_is_better else "at least"
     loads = [load for side in sides for load in _loads(side, check)]
     claim: CheckStatus = "PASS" if good else "FAIL"
