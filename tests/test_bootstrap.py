@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bootstrap import Draws, Estimate, estimates, percentile, ratio
+from workbench.bootstrap import Draws, Estimate, estimates, percentile
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=12)
 
@@ -96,15 +96,6 @@ def test_the_order_of_units_and_values_does_not_matter(
     assert estimates(moved, [50, 99], draws) == estimates(units, [50, 99], draws)
 
 
-def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios() -> None:
-    found = ratio([(100, 1), (100, 3)], Draws(resamples=2000))
-    assert found.value == 50
-    assert (found.low, found.high) == (pytest.approx(100 / 3), 100)
-    assert ratio([(4, 2)], Draws()) == Estimate(2)
-    assert ratio([], Draws()) == ratio([(0, 0)], Draws()) == Estimate(None)
-    assert ratio([(0, 4), (0, 4)], Draws()) == Estimate(0, 0, 0)
-
-
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
     units = [[float(i * i % 17)] for i in range(20)]
     draws = Draws(resamples=50)
@@ -128,8 +119,3 @@ def test_the_interval_holds_the_true_mean_about_as_often_as_it_says() -> None:
 def test_draws_that_are_none_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="resamples at confidence"):
         Draws(**given)  # type: ignore[arg-type]
-
-
-def test_a_repeat_of_next_to_no_time_leaves_the_limits_numbers() -> None:
-    found = ratio([(1.0, 1e-310), (1.0, 0.02), (1.0, 0.1)], Draws(200))
-    assert found.high is not None and math.isfinite(found.high)

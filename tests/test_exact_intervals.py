@@ -1,4 +1,4 @@
-"""Order statistics and Clopper-Pearson against their tables, and that they keep their level."""
+"""Order statistics against their tables, and that they keep their level."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest, quantile_test
+from scipy.stats import binom, quantile_test
 
 from workbench.bootstrap import percentile
-from workbench.exact_intervals import quantile_interval, share_interval
+from workbench.exact_intervals import (
+    clustered_quantile_interval,
+    fewest_values,
+    quantile_interval,
+)
 
 
 @pytest.mark.parametrize(("n", "ranks"), [(10, (2, 9)), (20, (6, 15)), (100, (40, 61))])
@@ -61,12 +65,22 @@ def test_order_does_not_matter_and_the_value_lies_within(values: list[float], se
     assert found is not None and value is not None and found[0] <= value <= found[1]
 
 
-@pytest.mark.parametrize(("count", "n"), [(0, 16), (16, 16), (3, 20), (63, 64)])
-def test_a_share_is_clopper_and_pearsons(count: int, n: int) -> None:
-    wanted = binomtest(count, n).proportion_ci(0.95, "exact")
-    assert share_interval(count, n) == pytest.approx((wanted.low, wanted.high))
-    other = share_interval(n - count, n)
-    assert share_interval(count, n) == pytest.approx((1 - other[1], 1 - other[0]))
-    for wrong in ((-1, 5), (6, 5), (0, 0)):
-        with pytest.raises(ValueError, match="no share"):
-            share_interval(*wrong)
+@pytest.mark.parametrize(("q", "n"), [(50, 6), (90, 36), (95, 72), (99, 368)])
+def test_the_fewest_values_are_enough_and_one_less_is_not(q: float, n: int) -> None:
+    assert fewest_values(q) == n
+    assert quantile_interval([1.0] * n, q) and quantile_interval([1.0] * (n - 1), q) is None
+
+
+def test_values_alike_within_a_group_count_as_fewer() -> None:
+    dice = np.random.default_rng(5)
+    one_each = dice.exponential(1, 90)
+    alone = quantile_interval(one_each.tolist(), 50)
+    copies = clustered_quantile_interval([[v] * 9 for v in one_each], 50)
+    assert alone is not None and copies is not None
+    # Nine copies of each tell no more than one.
+    assert copies[0] <= alone[0] and copies[1] >= alone[1]
+    assert copies[1] - copies[0] < 1.3 * (alone[1] - alone[0])
+    mixed = clustered_quantile_interval(dice.exponential(1, (90, 9)).tolist(), 50)
+    assert mixed is not None and mixed[1] - mixed[0] < 0.5 * (copies[1] - copies[0])
+    assert clustered_quantile_interval([[1.0] * 500], 50) is None
+    assert clustered_quantile_interval([[v] * 50 for v in (1.0, 2.0, 3.0)], 50) is None

@@ -29,10 +29,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.artifact_records import Artifact, ArtifactCheck, ArtifactStatus
-from workbench.checks import HARDLY, items
+from workbench.checks import HARDLY
 from workbench.digest import sha256_text
 from workbench.evidence import Evidence
 from workbench.gate import decide, timings_aside
+from workbench.items import said
 from workbench.records import Check, Gate, VariantVerdict
 from workbench.spec import PerformanceCheck, Policy, QualityCheck, SizeCheck
 from workbench.stats import binary_interval, items_needed, pair_variance
@@ -137,7 +138,7 @@ def test_what_more_items_would_probably_show_is_said_to_be_a_fail() -> None:
     found = simple(*table(48, 14, 1, 17))
     verdict, check = only(found)
     assert (verdict, check.details["settles_as"]) == ("INCONCLUSIVE", "FAIL")
-    needed = items(check.details["items_needed"], 80)
+    needed = said(check.details["items_needed"], 80)
     assert f"about {needed} items would settle it as FAIL in four of five cases" in check.sentence
     reason = judge(found, quality()).reason
     assert f"(about {needed} items instead of 80 would probably settle it as FAIL)" in reason
@@ -153,7 +154,7 @@ def test_what_more_items_would_probably_show_is_said_to_be_a_fail() -> None:
 def test_a_number_of_items_has_two_digits_and_is_more_than_there_were(
     needed: int, n: int, words: str
 ) -> None:
-    assert items(needed, n) == words
+    assert said(needed, n) == words
 
 
 @pytest.mark.parametrize(
@@ -776,7 +777,7 @@ def test_the_numbers_in_the_policies_texts_are_what_comes_out() -> None:
         (10, "with 10 and 10 it is {:.1f}"),
     ]:
         assert words.format(100 * binary_interval(changed, changed, 500).high) in text
-    assert items_needed(0.0, 0.04, 0.02) == pytest.approx(620, rel=0.01)
+    assert items_needed(0.0, 0.04, 0.02) == pytest.approx(665, rel=0.01)
     assert items_needed(0.0, 0.04, 0.01) == pytest.approx(2500, rel=0.02)
 
 

@@ -213,8 +213,8 @@ def test_the_numbers_in_the_policies_texts_are_what_comes_out() -> None:
         f"With 300 samples the upper limit is {within(0, 300)} points when no answer changed, "
         f"{within(5, 300)} when 5 were lost and 5 gained, {within(12, 300)} with 12 and 12"
     ) in standard
-    assert items_needed(0.0, 0.04, 0.03) == 275 and "about 275 samples" in standard
-    assert items_needed(0.0, 0.04, 0.02) == 619 and "about 620 samples" in standard
+    assert items_needed(0.0, 0.04, 0.03) == 317 and "about 315 samples" in standard
+    assert items_needed(0.0, 0.04, 0.02) == 663 and "about 665 samples" in standard
     assert f"3 may be (upper limit {share(3, 300):.1f} %)" in standard
     assert f"4 are too many to be sure ({share(4, 300):.2f} %)" in standard
     assert f"6 may be unreadable (upper limit {share(6, 600):.2f} %), not 7" in standard

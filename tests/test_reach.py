@@ -5,15 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import checkpoint
+from builders import checkpoint, simple, table
 from hypothesis import given
 from hypothesis import strategies as st
 from test_gate import TTFT, policy, quality
+from test_load_stats import QUICK, figures, repeat
+from test_report_loads import DONE
 
 from workbench import stats
+from workbench.arrivals import ClosedLoop
 from workbench.clusters import Grouping, clustered
+from workbench.gate import decide
+from workbench.items import bound, fewest
+from workbench.load_records import Targets
+from workbench.load_stats import load_point
 from workbench.plan import Facts
-from workbench.reach import bound, fewest, out_of_reach
+from workbench.policy_spec import GoodputCheck, LatencyTarget, PerformanceCheck
+from workbench.reach import out_of_reach
 from workbench.recipe import Loaded
 from workbench.records import Hardware
 from workbench.spec import Policy, Recipe, SizeCheck
@@ -28,7 +36,9 @@ FACTS = Facts(
 )
 
 
-def loaded(what: Policy, *, limit: int | None = None, requests: int = 8, **variant: Any) -> Loaded:
+def loaded(
+    what: Policy, *, limit: int | None = None, requests: int = 8, repeats: int = 1, **variant: Any
+) -> Loaded:
     recipe = Recipe.model_validate(
         {
             "schema": "workbench.recipe/1",
@@ -39,6 +49,8 @@ def loaded(what: Policy, *, limit: int | None = None, requests: int = 8, **varia
             "profile": {
                 "workloads": [{"name": "short", "prompt_tokens": 8, "output_tokens": 8}],
                 "requests": requests,
+                "repeats": repeats,
+                "targets": {"ttft_ms": 500},
             },
             "policy": "p",
         }
@@ -92,7 +104,10 @@ def test_speed_needs_requests_and_a_lane(size: tuple[SizeCheck, ...]) -> None:
     checks = policy(quality(margin=0.1, min_n=10), TTFT, *size)
     assert not out_of_reach(loaded(checks), FACTS)
     (few,) = out_of_reach(loaded(checks, requests=4), FACTS)
-    assert "profile.requests is 4, and fewer than 8" in few and "ttft_ms_p50 short x8" in few
+    assert few == (
+        "ttft_ms_p50 short x8 can be INCONCLUSIVE at best: a check of speed takes 8 requests, and "
+        "4 are measured: it takes 'requests: 8'"
+    )
     (twin,) = out_of_reach(loaded(checks, serve_as="twin"), FACTS)
     assert "emulated lane: w can be INCONCLUSIVE at best" in twin
     assert ("peak_memory_bytes" in twin) == bool(size)
@@ -135,3 +150,79 @@ def test_clusters_that_are_too_few_are_named_before_the_work_starts() -> None:
     (text,) = out_of_reach(loaded(check), grouped)
     assert "all its 88 samples, in 22 clusters: the loss can be bounded at 12.7 points" in text
     assert "samples, in clusters of such sizes: it can be INCONCLUSIVE at best" in text
+
+
+def _target(metric: str) -> LatencyTarget:
+    return LatencyTarget.model_validate(
+        {"workload": "short", "concurrency": 8, "metric": metric, "max_value": 5000}
+    )
+
+
+P95 = PerformanceCheck(metric="ttft_ms_p95", workload="short", concurrency=8, max_value=5000)
+
+
+@pytest.mark.parametrize(
+    ("check", "repeats", "takes", "words"),
+    [
+        (_target("ttft_ms_p50"), 1, 8, "a check of speed takes 8 requests"),
+        (_target("ttft_ms_p95"), 1, 72, "a p95 takes 72 requests"),
+        (_target("ttft_ms_p95"), 3, 24, "a p95 takes 72 requests"),
+        (_target("e2e_ms_p99"), 1, 368, "a p99 takes 368 requests"),
+        (_target("itl_ms_p95"), 1, 8, "a check of speed takes 8 requests"),
+        (P95, 1, 8, "a check of speed takes 8 requests"),
+        (P95, 3, 24, "a p95 takes 72 requests"),
+        (
+            GoodputCheck(workload="short", concurrency=8, min_share=0.95),
+            *(1, 59, "a share of 0.95, were all in time, takes 59 requests"),
+        ),
+    ],
+)
+def test_a_check_of_speed_is_said_to_take_what_the_gate_wants(
+    check: LatencyTarget | PerformanceCheck | GoodputCheck, repeats: int, takes: int, words: str
+) -> None:
+    """And it is so: of answers that are all alike and in time, one request less does not pass."""
+    checks = policy(check) if isinstance(check, PerformanceCheck) else policy(quality())
+    if isinstance(check, LatencyTarget):
+        checks = policy().model_copy(update={"latency": (check,)})
+    if isinstance(check, GoodputCheck):
+        checks = policy().model_copy(update={"goodput": (check,)})
+    for requests, passes in ((takes - 1, False), (takes, True)):
+        said = out_of_reach(loaded(checks, requests=requests, repeats=repeats), FACTS)
+        assert bool(said) != passes
+        if said:
+            assert words in said[0] and f"it takes 'requests: {takes}'" in said[0]
+        # Of gaps, the requests alone do not say it.
+        if "itl" not in str(check):
+            assert (_verdict(checks, requests, repeats) == "PASS") == passes
+
+
+def _verdict(checks: Policy, requests: int, repeats: int) -> str:
+    made = figures(
+        *[repeat(*[DONE] * requests)] * repeats,
+        arrivals=ClosedLoop(concurrency=8),
+        targets=Targets(ttft_ms=500),
+        draws=QUICK,
+    ).model_copy(update={"workload": "short"})
+    found = simple(*table(60, 1, 1, 18))
+    (one,) = found.variants
+    assert one.profile is not None
+    more = {"loads": (made,), "points": (load_point(made),)}
+    one = replace(one, profile=one.profile.model_copy(update=more))
+    gate = decide(checks, replace(found, variants=(one,)), policy_digest="p", id_="g")
+    (check,) = (c for c in gate.variants[0].checks if c.kind == "performance")
+    return check.status
+
+
+def test_a_workloads_own_requests_count_and_those_of_a_trace_are_not_known() -> None:
+    checks = policy().model_copy(update={"latency": (_target("ttft_ms_p95"),)})
+    made = loaded(checks)
+
+    def said(**changes: Any) -> list[str]:
+        profile = made.recipe.profile
+        assert profile is not None
+        workload = profile.workloads[0].model_copy(update=changes)
+        more = {"profile": profile.model_copy(update={"workloads": (workload,)})}
+        return out_of_reach(replace(made, recipe=made.recipe.model_copy(update=more)), FACTS)
+
+    assert said() and said(requests=71)
+    assert not said(requests=72) and not said(trace="t.jsonl")

@@ -13,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t, ttest_ind
 from test_gate import GOOD, TTFT, only
-from test_report_loads import load
+from test_load_stats import QUICK, figures, repeat
+from test_report_loads import DONE, load
 
+from workbench.arrivals import ClosedLoop
 from workbench.evidence import Evidence, VariantEvidence
 from workbench.load_records import Quiet
+from workbench.load_stats import load_point
 from workbench.repeat_interval import repeat_interval
 from workbench.spec import PerformanceCheck
 
@@ -145,7 +148,7 @@ def test_throughput_is_bounded_from_below() -> None:
 
 
 def test_an_absolute_target_is_about_the_variant_alone() -> None:
-    check = PerformanceCheck(metric="tpot_ms_p95", workload="short", concurrency=8, max_value=50)
+    check = PerformanceCheck(metric="tpot_ms_p50", workload="short", concurrency=8, max_value=50)
     for ours, status in (([45.0, 46, 44], "PASS"), ([48.0, 50, 51], "INCONCLUSIVE")):
         found = only(measured(ours, [1.0, 70, 900], check.metric), check)[1]
         assert found.status == status
@@ -163,3 +166,51 @@ def test_a_limit_reached_exactly_is_kept_and_a_noisy_machine_makes_no_pass() -> 
     assert only(noisy, TTFT)[1].status == "INCONCLUSIVE"
     broken = measured([130.0, 131.0, 129.0], STEADY, quiet="7.0% of CPU time was stolen")
     assert only(broken, TTFT)[1].status == "FAIL"
+
+
+def test_an_absolute_p95_needs_requests_enough_for_one() -> None:
+    """Of 3 x 8 requests 17 % passed at the true p95 (lognormal), by the repeats alone."""
+
+    def status(each: int, limit: float) -> tuple[str, str]:
+        # The same in each repeat, 10 ms apart: nothing varies but the requests.
+        times = [0.2 + i / 100 for i in range(each)]
+        outcomes = [
+            {**DONE, "token_times": [v, v + 0.1, v + 0.2], "last_byte": None} for v in times
+        ]
+        made = figures(*[repeat(*outcomes)] * 3, arrivals=ClosedLoop(concurrency=8), draws=QUICK)
+        summary = made.model_copy(update={"workload": "short"})
+        found = simple(*GOOD)
+        (variant,) = found.variants
+        assert variant.profile is not None
+        more = {"loads": (summary,), "points": (load_point(summary),)}
+        one = replace(variant, profile=variant.profile.model_copy(update=more))
+        check = PerformanceCheck(
+            metric="ttft_ms_p95", workload="short", concurrency=8, max_value=limit
+        )
+        _, said = only(replace(found, variants=(one,)), check)
+        return said.status, said.sentence
+
+    few, said = status(20, 5000)
+    assert few == "INCONCLUSIVE"
+    assert "60 requests are too few for an interval: a p95 takes 72" in said
+    assert status(30, 5000)[0] == "PASS"
+    between, said = status(30, 485)
+    assert between == "INCONCLUSIVE" and "by its requests it may be 490" in said
+    assert status(20, 300)[0] == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "words"),
+    [
+        ("ttft_ms_p50", {"max_value": 5000}, "2.574 ms, where at most 5000 is accepted"),
+        ("tpot_ms_p95", {"max_value": 50}, "2.574 ms, where at most 50 is accepted"),
+        ("output_tokens_per_s", {"min_value": 2}, "2.574 output tokens/s, where at least 2 is"),
+        ("ttft_ms_p50", {"max_ratio": 2}, "1 times the baseline's, where at most 2 is accepted"),
+    ],
+)
+def test_an_absolute_figure_has_its_unit(metric: str, limit: dict[str, float], words: str) -> None:
+    check = PerformanceCheck.model_validate(
+        {"metric": metric, "workload": "short", "concurrency": 8, **limit}
+    )
+    _, found = only(measured([2.574], [2.574], metric), check)
+    assert found.status == "PASS" and words in found.sentence

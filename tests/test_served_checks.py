@@ -74,19 +74,59 @@ def goal(made: Evidence, check: GoodputCheck = GOAL) -> Check:
 def test_a_target_is_kept_or_broken_by_the_whole_interval(
     low: float | None, value: float, high: float | None, status: str
 ) -> None:
-    check = target(found(with_p99(load(*[DONE] * 16), low, value, high)))
+    check = target(found(with_p99(load(*[DONE] * 368), low, value, high)))
     assert (check.status, check.kind, check.name) == (status, "performance", "ttft_ms_p99 short x8")
     assert (check.value, check.low, check.high, check.limit, check.n) == (
         *(value, low, high),
-        *(1000, 16),
+        *(1000, 368),
     )
     if low is None:
-        assert "of which no interval is known" in check.sentence
+        assert "800 ms, and no interval of it is known" in check.sentence
     else:
         assert check.sentence == (
             f"ttft_ms_p99 short x8: {value:.4g} ms [{low:.4g}, {high:.4g}], where at most 1000 is "
-            "accepted (16 requests in a single run)."
+            "accepted (368 requests in a single run)."
         )
+
+
+@pytest.mark.parametrize(
+    ("metric", "takes"),
+    [("ttft_ms_p90", 36), ("ttft_ms_p95", 72), ("tpot_ms_p95", 72), ("e2e_ms_p99", 368)],
+)
+def test_a_percentile_of_too_few_requests_keeps_no_target_however_often_measured(
+    metric: str, takes: int
+) -> None:
+    check = TARGET.model_copy(update={"metric": metric})
+    each = takes // 3
+    for n, status in ((each - 1, "INCONCLUSIVE"), (each + 1, "PASS")):
+        made = figures(*[repeat(*[DONE] * n)] * 3, arrivals=EIGHT, draws=QUICK)
+        said = target(found(made.model_copy(update={"workload": "short"})), check)
+        assert said.status == status, said.sentence
+        few = f"{3 * n} requests are too few for an interval: a {metric[-3:]} takes {takes}"
+        assert (few in said.sentence) == (status == "INCONCLUSIVE")
+    # Nor does a record that has an interval of so few.
+    narrow = with_p99(load(*[DONE] * 60), 700, 800, 900)
+    assert "a p99 takes 368" in target(found(narrow)).sentence
+
+
+def test_gaps_too_few_or_too_alike_keep_no_target() -> None:
+    check = TARGET.model_copy(update={"metric": "itl_ms_p95"})
+    said = target(found(load(*[DONE] * 8)), check)
+    assert said.status == "INCONCLUSIVE" and "the gaps of 8 requests are too few" in said.sentence
+
+
+def test_an_older_records_interval_over_repeats_or_of_gaps_is_not_trusted() -> None:
+    older = {"percentiles_by": None}
+    for changes, metric, status in (
+        ({**older, "repeats": 3}, "ttft_ms_p99", "INCONCLUSIVE"),
+        ({**older, "repeats": 1}, "itl_ms_p95", "INCONCLUSIVE"),
+        ({**older, "repeats": 2}, "ttft_ms_p99", "PASS"),
+        ({"repeats": 3}, "ttft_ms_p99", "PASS"),
+    ):
+        check = TARGET.model_copy(update={"metric": metric})
+        said = target(found(load(*[DONE] * 400, **changes)), check)
+        assert said.status == status, said.sentence
+        assert ("measure again (workbench run" in said.sentence) == (status == "INCONCLUSIVE")
 
 
 def test_every_percentile_of_every_latency_is_read_where_it_stands() -> None:
@@ -174,11 +214,20 @@ def test_goodput_is_a_share_of_all_requests_with_exact_limits() -> None:
 
 
 def test_repeats_that_differ_widen_what_requests_alone_would_say() -> None:
-    made = load(*[DONE] * 64)
-    assert made.good
-    wide = made.good.model_copy(update={"share": Figure(value=1.0, low=0.85, high=1.0)})
-    check = goal(found(made.model_copy(update={"good": wide, "resampled": "repeat"})))
-    assert (check.status, check.low) == ("INCONCLUSIVE", 0.85)
+    def repeats(*late: int) -> LoadSummary:
+        made = [repeat(*[DONE] * (100 - n), *[LATE] * n) for n in late]
+        summary = figures(*made, arrivals=EIGHT, targets=IN_TIME, draws=QUICK)
+        return summary.model_copy(update={"workload": "short"})
+
+    assert goal(found(repeats(4, 4, 4))).status == "PASS"
+    check = goal(found(repeats(0, 1, 11)))
+    assert (check.value, check.status) == (0.96, "INCONCLUSIVE")
+    # What an older record knows of its repeats is too narrow, and it does not say what they were.
+    made = repeats(0, 0, 0)
+    assert made.good and made.good.by_repeat == ((100, 100),) * 3
+    older = made.model_copy(update={"good": made.good.model_copy(update={"by_repeat": ()})})
+    check = goal(found(older))
+    assert check.status == "INCONCLUSIVE" and "measure again" in check.sentence
 
 
 def test_goodput_against_other_targets_is_not_comparable_and_without_any_missing() -> None:

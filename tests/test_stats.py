@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, binomtest
 
@@ -272,9 +272,33 @@ def test_items_needed_counts() -> None:
     assert stats.items_needed(0.02, variance, 0.1, power=0.9) > far  # type: ignore[operator]
 
 
+@given(
+    st.floats(-0.2, 0.2),
+    st.one_of(st.just(0.0), st.floats(0, 1.5)),
+    st.floats(0.005, 0.5),
+    st.sampled_from([0.8, 0.95, 0.99]),
+)
+def test_items_needed_are_the_least_that_settle_it(
+    estimate: float, variance: float, margin: float, confidence: float
+) -> None:
+    def off(n: int) -> float:
+        """How far from the margin n items tell apart, over how far the estimate is."""
+        padded = (n * variance + 2) / (n + 2)
+        return stats.detectable_loss(n, padded, confidence) / abs(margin - estimate)
+
+    assume(abs(margin - estimate) > 1e-6)
+    n = stats.items_needed(estimate, variance, margin, confidence)
+    if n is None:
+        assert off(1_000_000) > 1 - 1e-9
+        return
+    assert off(n) <= 1 + 1e-9
+    assert n == 1 or off(n - 1) > 1 - 1e-9
+
+
 def test_detectable_loss_mirrors_items_needed() -> None:
     loss = stats.detectable_loss(500, 0.1)
-    assert stats.items_needed(0.0, 0.1, loss) in (500, 501)
+    alone = (0.1 * 502 - 2) / 500  # 0.1 has the two pseudo-pairs
+    assert stats.items_needed(0.0, alone, loss) in (500, 501)
     assert stats.detectable_loss(2000, 0.1) == pytest.approx(loss / 2)
 
 

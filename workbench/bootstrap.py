@@ -1,14 +1,13 @@
-"""Bootstrap intervals by the percentile method, of means, percentiles and rates. Pure, seeded.
+"""Bootstrap intervals by the percentile method, of means and percentiles. Pure, seeded.
 
-Efron, B. (1979), Annals of Statistics 7, 1-26. What is drawn again is whole *units*. Three repeats
-or more: the repeat, because what differs from run to run (clock, heat, placement, order) moves all
-requests of a run together and no resampling of requests sees it. Fewer: the request, and then the
-interval says how sure this one run is and nothing about the next. Requests of one run wait for each
-other, so even that is too narrow; a reader is told which unit it was.
+Efron, B. (1979), Annals of Statistics 7, 1-26. What is drawn again is whole *units*: repeats, or
+requests, and then the interval says how sure this one run is and nothing about the next. Requests
+of one run wait for each other, so even that is too narrow.
 
-A rate is one value a repeat: below three repeats it has no interval. The bootstrap of a maximum
-never exceeds the maximum seen (Bickel and Freedman 1981): its upper limit is no limit for the next
-run. With r repeats there are few different draws (ten for r = 3), so such limits are coarse.
+With r repeats there are few different draws (ten for r = 3) and none beyond the repeats themselves:
+no check is decided by them, and `workbench.load_intervals` says what has better limits. The
+bootstrap of a maximum never exceeds the maximum seen (Bickel and Freedman 1981): its upper limit is
+no limit for the next run.
 """
 
 from __future__ import annotations
@@ -119,36 +118,6 @@ def estimates(
         return [Estimate(value) for value in whole]
     limits = _limits(len(ordered), figures, draws)
     return [Estimate(v, low, high) for v, (low, high) in zip(whole, limits, strict=True)]
-
-
-def ratio(parts: Sequence[tuple[float, float]], draws: Draws) -> Estimate:
-    """Sum of the first over sum of the second, with an interval over the units.
-
-    Args:
-        parts: (tokens, seconds) or (failed, asked), one for each unit.
-        draws: how many draws and their seed.
-
-    Returns:
-        Value None where the sum of the second is 0; no limits with fewer than two units.
-    """
-    import numpy as np
-
-    if not math.fsum(below for _, below in parts) > 0:
-        return Estimate(None)
-    above, below = np.array(sorted(parts), dtype=np.float64).T
-
-    def figures(times: Counts) -> list[float] | None:
-        divisor = float((below * times).sum())
-        if not divisor > 0:
-            return None
-        found = float((above * times).sum()) / divisor
-        return [found] if math.isfinite(found) else None  # next to no time is no rate
-
-    (value,) = figures(np.ones(len(parts), dtype=np.int64)) or [math.nan]
-    if len(parts) < 2:
-        return Estimate(value)
-    ((low, high),) = _limits(len(parts), figures, draws)
-    return Estimate(value, low, high)
 
 
 def _limits(

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from workbench import noise, stats
+from workbench import items, noise, stats
 from workbench.base import BASELINE
 from workbench.clusters import clustered
 from workbench.evidence import (
@@ -170,14 +170,15 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
             f"beyond the {limit} accepted{share}",
             **values,
         )
-    needed = stats.items_needed(loss.estimate, variance, margin, check.confidence)
+    alone = items.unpadded(variance, n)
+    needed = items.needed(loss.estimate, alone, margin, check.confidence)
     if needed and (needed - n > MOST_MORE or needed > MOST_TIMES * n):
         needed = None
     details["items_needed"] = needed
     details["settles_as"] = ("FAIL" if loss.estimate > margin else "PASS") if needed else None
     settle = (
-        f"about {items(needed, n)} items would settle it as {details['settles_as']} in four of "
-        f"five cases, if the true loss is the one seen{limited(details, n)}"
+        f"about {items.said(needed, n)} items would settle it as {details['settles_as']} in four "
+        f"of five cases, if the true loss is the one seen{limited(details, n)}"
         if needed
         else HARDLY
     )
@@ -222,19 +223,6 @@ def _relative(paired: Paired, figures: QualityFigures, part: float) -> tuple[flo
         low=min(loss.low, margin + reach * contrast.low),
         high=max(loss.high, margin + reach * contrast.high),
     )
-
-
-def items(needed: int, n: int) -> str:
-    """A number of items in words: more than n, rounded up to two digits, which is all it is worth.
-
-    Args:
-        needed: from `stats.items_needed`, a normal approximation: it may name fewer items than
-            were just not enough.
-        n: items there were.
-    """
-    least = max(needed, n + 1)
-    unit = 10 ** max(0, len(str(least)) - 2)
-    return f"{-(-least // unit) * unit:,}"
 
 
 def samples_of(variant: VariantEvidence, suite: str) -> int | None:

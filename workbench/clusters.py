@@ -67,8 +67,16 @@ class Grouping:
             n: samples, in clusters of such sizes.
         """
         most, clusters = max(self.sizes), n / self.mean
-        unit = share * sum(size * size for size in self.sizes) / (len(self.sizes) * most * most)
-        return most * most / self.mean * (unit * clusters + 2) / (clusters + 2)
+        return most * most / self.mean * (self.unit(share) * clusters + 2) / (clusters + 2)
+
+    def unit(self, share: float) -> float:
+        """Variance of one cluster's net loss over the size of the largest, no pseudo-pairs added.
+
+        Args:
+            share: of answers that turn right or wrong, without any loss.
+        """
+        most = max(self.sizes)
+        return share * sum(size * size for size in self.sizes) / (len(self.sizes) * most * most)
 
 
 def units(columns: Floats, clusters: Clusters | None = None) -> Floats:

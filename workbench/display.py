@@ -142,7 +142,7 @@ def plan_table(plan: Plan) -> Table:
 def power_table(found: Sequence[Power]) -> Table:
     """What each gated suite can show, and the samples it takes; one line a suite."""
     table = Table(title="what the gated suites can show", title_justify="left", expand=False)
-    for column in ("suite", "samples", "margin", "answers that change", "detectable", "needed"):
+    for column in ("suite", "samples", "margin", "variance", "detectable", "needed"):
         table.add_column(column, justify="left" if column == "suite" else "right")
     for one in found:
         short = one.n is not None and (one.needed is None or one.n < one.needed)
@@ -150,12 +150,13 @@ def power_table(found: Sequence[Power]) -> Table:
             Text(one.suite),
             "?" if one.n is None else _grouped(one.n, one.grouping),
             f"{'at most ' if one.relative else ''}{100 * one.margin:.1f}",
-            Text(f"{100 * one.variance:.1f} % ({one.source})"),
+            Text(f"{one.variance:.3f} ({one.source})"),
             "?" if one.detectable is None else f"{100 * one.detectable:.1f}",
             Text(f"{one.needed}" if one.needed else "over a million", "yellow" if short else ""),
         )
     table.caption = (
-        "points of the mean score; detectable: a true loss that far from the margin is settled 4 "
+        "points of the mean score; variance: of one answer's loss in score, where right or wrong "
+        "about the share that turns; detectable: a true loss that far from the margin is settled 4 "
         "times in 5; needed: samples with which an undamaged variant passes 4 times in 5"
     )
     if any(one.grouping for one in found):

@@ -23,9 +23,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workbench import checks as checking
+from workbench import items, noise, sensitivity, waiving
 from workbench import limit_checks as limiting
 from workbench import measured_checks as measuring
-from workbench import noise, sensitivity, waiving
 from workbench import required_checks as requiring
 from workbench import served_checks as serving
 from workbench.across import differences
@@ -335,7 +335,7 @@ def _unsettled(check: Check, n: int) -> str:
         return f"scores {checking.points(details['baseline_score'])} % to begin with"
     if needed := details["items_needed"]:
         return (
-            f"about {checking.items(needed, n)} items instead of {n} would probably settle it as "
+            f"about {items.said(needed, n)} items instead of {n} would probably settle it as "
             f"{details['settles_as']}{only}"
         )
     return checking.HARDLY

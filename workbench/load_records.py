@@ -60,6 +60,11 @@ class Good(Record):
     count: int
     share: Figure = Field(description="of all requests, the failed ones included")
     per_s: Figure
+    by_repeat: tuple[tuple[int, int], ...] = Field(
+        (),
+        description="of each repeat, in rising order: these requests, and all; empty: an older "
+        "record, whose interval over repeats is too narrow",
+    )
     missed: dict[str, int] = Field(
         description="status, target or wrong answer -> requests that were no good for it; a late "
         "one counts under each target it missed"
@@ -134,7 +139,12 @@ class LoadSummary(Record):
         description="figure -> its value in each repeat, in their order"
     )
     saturation: Saturation
-    resampled: Literal["repeat", "request"] = Field(description="unit of the intervals")
+    resampled: Literal["repeat", "request"] = Field(description="unit of the bootstrap")
+    percentiles_by: Literal["order statistics"] | None = Field(
+        None,
+        description="how percentiles have their limits, see `load_intervals`; None: an older "
+        "record, whose limits over repeats and of gaps are a bootstrap's and too narrow",
+    )
     resamples: int
     confidence: float
     seed: int

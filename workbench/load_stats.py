@@ -12,10 +12,7 @@
 Only completed requests give a latency, a token or a request to a rate; every figure says how many
 requests gave it and why the others gave none. An answer that stopped at its limit though it might
 have gone on is truncated, not completed. Percentiles are over the values of all repeats together
-(linear interpolation). Intervals: `workbench.bootstrap`, which also says what is drawn again; of
-fewer than three repeats a percentile of one value a request has those of
-`workbench.exact_intervals` instead, and a p99 of too few requests none. A share of requests has
-Clopper and Pearson's limits, of three repeats or more the bootstrap's where those are wider.
+(linear interpolation). Intervals: `workbench.load_intervals`.
 
 Goodput counts requests completed within every target; quality goodput those of them whose answer is
 right as well. What cannot be shown to be in time (all tokens at once, so that no gap is known)
@@ -28,18 +25,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from workbench import load_intervals
 from workbench import load_requests as requests
 from workbench.arrivals import AnyArrivals
-from workbench.bootstrap import (
-    LEAST_REPEATS,
-    Draws,
-    Estimate,
-    Unit,
-    estimates,
-    percentile,
-    ratio,
-)
-from workbench.exact_intervals import quantile_interval, share_interval
+from workbench.bootstrap import LEAST_REPEATS, Draws, Estimate, Unit, percentile
 from workbench.load_records import (
     Figure,
     Good,
@@ -55,7 +44,7 @@ from workbench.saturation import NOT_KNOWN, over_repeats, saturation
 from workbench.traffic import Ask, Outcome
 from workbench.workloads import sample_keys
 
-_PERCENTILES = (50.0, 90.0, 95.0, 99.0, 100.0)
+_PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 _ERRORS = ("short", "failed", "refused", "timeout")
 
 
@@ -127,24 +116,19 @@ def summarize(
     seconds = [_seconds(repeat) for repeat in paired]
 
     def spread(values: Callable[[Outcome], requests.Values]) -> Spread:
-        return _spread(paired, values, unit, draws)
+        return _spread(paired, values, draws)
 
     def rate(amount: Callable[[_Pair], float]) -> Figure:
-        """Of completed requests; a request is no unit of a rate, so fewer repeats: no interval."""
+        """Of completed requests."""
         sums = [float(sum(amount(pair) for pair in repeat if pair.done)) for repeat in paired]
-        found = ratio(list(zip(sums, seconds, strict=True)), draws)
-        return _figure(found if unit == "repeat" else Estimate(found.value))
+        parts = list(zip(sums, seconds, strict=True))
+        return _figure(load_intervals.rate(parts, draws.confidence))
 
-    def share(counts: Callable[[_Pair], bool]) -> Figure:
-        """Never surer than all requests together: repeats that agree have no width of their own."""
-        parts = [(sum(map(counts, group)), len(group)) for group in paired]
-        count = sum(found for found, _ in parts)
-        low, high = share_interval(count, len(pairs), draws.confidence)
-        if unit == "repeat":
-            over = ratio([(float(found), float(n)) for found, n in parts], draws)
-            low = low if over.low is None else min(low, over.low)
-            high = high if over.high is None else max(high, over.high)
-        return _figure(Estimate(count / len(pairs), low, high))
+    def counts(among: Callable[[_Pair], bool]) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted((sum(map(among, group)), len(group)) for group in paired))
+
+    def share(among: Callable[[_Pair], bool]) -> Figure:
+        return _figure(load_intervals.share(counts(among), draws.confidence))
 
     def good(missed: Callable[[_Pair], list[str]]) -> Good:
         why = {id(pair): missed(pair) for pair in pairs}
@@ -152,6 +136,7 @@ def summarize(
             count=sum(not reasons for reasons in why.values()),
             share=share(lambda pair: not why[id(pair)]),
             per_s=rate(lambda pair: not why[id(pair)]),
+            by_repeat=counts(lambda pair: not why[id(pair)]),
             missed=_counted(reason for reasons in why.values() for reason in reasons),
         )
 
@@ -198,6 +183,7 @@ def summarize(
         by_repeat=_by_repeat(paired, seconds),
         saturation=_saturation(paired, arrivals),
         resampled=unit,
+        percentiles_by="order statistics",
         resamples=draws.resamples,
         confidence=draws.confidence,
         seed=draws.seed,
@@ -289,34 +275,23 @@ def _seconds(pairs: _Pairs) -> float:
 
 
 def _spread(
-    paired: Sequence[_Pairs],
-    values: Callable[[Outcome], requests.Values],
-    unit: Unit,
-    draws: Draws,
+    paired: Sequence[_Pairs], values: Callable[[Outcome], requests.Values], draws: Draws
 ) -> Spread:
     left_out: Counter[str] = Counter()
-    units: list[list[float]] = []
-    gave = 0
+    repeats: list[list[list[float]]] = []
     for repeat in paired:
-        of_requests: list[list[float]] = []
+        repeats.append([])
         for pair in repeat:
             found = values(pair.outcome) if pair.done else pair.status
             if isinstance(found, str):
                 left_out[found] += 1
             else:
-                of_requests.append(found)
-        gave += len(of_requests)
-        units += [[v for one in of_requests for v in one]] if unit == "repeat" else of_requests
-    figures = estimates(units, _PERCENTILES, draws)
-    if unit == "request" and all(len(one) == 1 for one in units):
-        each = [one[0] for one in units]
-        for place, q in enumerate(_PERCENTILES[:-1], 1):
-            limits = quantile_interval(each, q, draws.confidence) or (None, None)
-            figures[place] = Estimate(figures[place].value, *limits)
+                repeats[-1].append(found)
+    figures = load_intervals.spread(repeats, _PERCENTILES, draws)
     mean, p50, p90, p95, p99, most = map(_figure, figures)
     return Spread(
-        n=sum(map(len, units)),
-        requests=gave,
+        n=sum(len(one) for repeat in repeats for one in repeat),
+        requests=sum(map(len, repeats)),
         left_out=dict(sorted(left_out.items())),
         mean=mean,
         p50=p50,

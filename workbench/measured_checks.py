@@ -2,8 +2,9 @@
 
 performance  a ratio to the baseline, or an absolute target, of one figure of the profile; measured
 three times or more it has an interval (`workbench.repeat_interval`), and where the limit lies
-within it neither PASS nor FAIL is shown: INCONCLUSIVE. With fewer repeats nothing says how they
-vary, so the figure itself decides, and the sentence says that it was a single run
+within it neither PASS nor FAIL is shown: INCONCLUSIVE. An absolute p95 must also be within the
+limit by the order statistics of its requests (`workbench.load_intervals`). With fewer repeats
+nothing says how they vary, so the figure itself decides, as the sentence says
 size         bytes of weights against the unquantized checkpoint's, peak memory, or tokens the KV
              cache has room for; what is a limit and no ratio needs no baseline
 
@@ -27,6 +28,7 @@ from workbench.evidence import (
     not_the_same,
     wrong_weights,
 )
+from workbench.load_intervals import percentile_figure
 from workbench.load_records import LoadSummary, Quiet
 from workbench.measured_when import apart, span
 from workbench.quiet import believed
@@ -103,7 +105,8 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     value = figures[0] / figures[1] if relative else figures[0]
     lower_is_better = check.max_ratio is not None or check.max_value is not None
     good = value <= limit if lower_is_better else value >= limit
-    what = f"{value:.3g} times {reference_name(variant)}'s" if relative else f"{value:.4g}"
+    unit = "ms" if "_ms_" in check.metric else "output tokens/s"
+    what = f"{value:.3g} times {reference_name(variant)}'s" if relative else f"{value:.4g} {unit}"
     bound = "at most" if lower_is_better else "at least"
     loads = [load for side in sides for load in _loads(side, check)]
     claim: CheckStatus = "PASS" if good else "FAIL"
@@ -116,6 +119,13 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
         if limits[0] <= limit < limits[1] if lower_is_better else limits[0] < limit <= limits[1]:
             claim = "INCONCLUSIVE"
             said += ", so the limit is neither kept nor broken: more repeats would settle it"
+        if not relative and check.metric.endswith("_p95") and claim == "PASS":
+            # In a ratio both sides are too low alike; alone, a p95 of few requests is just too low.
+            pooled, doubt = percentile_figure(loads[0], check.metric)
+            if pooled.high is not None and pooled.high > limit and not doubt:
+                doubt = f"by its requests it may be {pooled.high:.4g}"
+            if doubt:
+                claim, said = "INCONCLUSIVE", f"{said}, but {doubt}"
     status, noise = believed(claim, *(load.quiet for load in loads))
     runs = min((load.repeats for load in loads), default=1)
     of = "a single run" if runs == 1 else f"{runs} runs with a total"

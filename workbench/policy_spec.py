@@ -206,7 +206,7 @@ class _OfLoad(Spec):
 
 
 class LatencyTarget(_OfLoad):
-    """An absolute target of a latency: the upper end of its interval must be within."""
+    """An absolute target of a latency: the upper end of its interval, at 97.5 %, must be within."""
 
     metric: LatencyMetric
     max_value: float = Field(gt=0, description="milliseconds")

@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbench import stats
+from workbench import items, stats
 from workbench.clusters import Grouping
 from workbench.plan import Facts
-from workbench.reach import bound, fewest
 from workbench.recipe import Loaded
 from workbench.records import Check, Gate
-from workbench.spec import QualityCheck
 
 #: Share of answers that turn right or wrong where no verdict says it.
 ASSUMED = 0.10
@@ -81,8 +79,11 @@ def power(
         if n is not None:
             # What not even equal answers can show, a usual variant cannot either.
             loss = stats.detectable_loss(n, spread.padded(n), check.confidence)
-            apart = max(bound(n, check.confidence, grouping=grouping), loss)
-        needed = _needed(check, spread, grouping)
+            apart = max(items.bound(n, check.confidence, grouping=grouping), loss)
+        needed = items.needed(0.0, said.variance, check.most, check.confidence, spread.grouping)
+        if needed:
+            least = items.fewest(check.most, check.confidence, grouping=grouping)
+            needed = max(needed, least, check.min_n)
         found.append(
             Power(
                 check.suite,
@@ -111,18 +112,6 @@ class _Spread:
         if self.grouping is not None:
             return self.grouping.variance(self.variance, n)
         return (self.variance * n + 2) / (n + 2)
-
-
-def _needed(check: QualityCheck, spread: _Spread, grouping: Grouping | None) -> int | None:
-    n = 1
-    for _ in range(20):  # more samples have less of the pseudo-pairs: it settles within a few
-        found = stats.items_needed(0.0, spread.padded(n), check.most, check.confidence)
-        if found is None:
-            return None
-        before, n = n, found
-    # Rounded up each time, it may go on between two neighbours.
-    least = fewest(check.most, check.confidence, grouping=grouping)
-    return max(n, before, check.min_n, least)
 
 
 class _Earlier(NamedTuple):
@@ -156,5 +145,4 @@ def _earlier(suite: str, gate: Gate | None) -> _Earlier | None:
 
 def _variance(check: Check, n: int) -> float:
     unit = stats.detectable_loss(n, 1.0, check.details["confidence"])
-    padded = float((check.details["detectable_loss"] / unit) ** 2)
-    return max(0.0, (padded * (n + 2) - 2) / n)
+    return items.unpadded(float((check.details["detectable_loss"] / unit) ** 2), n)

@@ -15,10 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from workbench import stats
 from workbench.base import BASELINE
+from workbench.bootstrap import LEAST_REPEATS
 from workbench.checks import points
 from workbench.clusters import Grouping
+from workbench.exact_intervals import fewest_values
+from workbench.items import bound, fewest
 from workbench.measured_checks import MIN_REQUESTS, performance_name
 from workbench.plan import Facts, variant_lane
 from workbench.proportion import proportion
@@ -29,46 +31,6 @@ from workbench.spec import Policy, QualityCheck
 RIGHT_OR_WRONG = frozenset(
     {"exact", "normalized", "contains", "regex", "numeric", "choice", "sql_result", "refusal"}
 )
-
-
-def bound(
-    n: int, confidence: float, graded: bool = False, grouping: Grouping | None = None
-) -> float:
-    """Upper limit of the loss, 0 to 1, when none of n paired answers changed.
-
-    Args:
-        n: paired samples.
-        confidence: of the one-sided limit.
-        graded: scores may lie between 0 and 1, which bounds it a little closer.
-        grouping: clusters of the suite; the n samples are then in clusters of such sizes.
-    """
-    limit = stats.binary_interval(0, 0, n, confidence).high
-    limit = min(limit, _graded(n, confidence)) if graded else limit
-    if grouping is None:
-        return limit
-    clusters = max(1, math.floor(n / grouping.mean + 1e-9))
-    return min(1.0, max(limit, grouping.scale * _graded(clusters, confidence)))
-
-
-def _graded(n: int, confidence: float) -> float:
-    return stats.graded_interval([0.0] * n, confidence).high
-
-
-def fewest(
-    margin: float, confidence: float, graded: bool = False, grouping: Grouping | None = None
-) -> int:
-    """The fewest samples whose loss can be bounded within a margin: where no answer changes."""
-    enough = 1
-    while bound(enough, confidence, graded, grouping) > margin:
-        enough *= 2
-    too_few = enough // 2
-    while enough - too_few > 1:
-        middle = (enough + too_few) // 2
-        if bound(middle, confidence, graded, grouping) > margin:
-            too_few = middle
-        else:
-            enough = middle
-    return enough
 
 
 def out_of_reach(
@@ -108,7 +70,7 @@ def out_of_reach(
         if check.suite in facts.suite_sizes and check.tier != "advisory"
         for text in _shares(check, _asked(check, loaded, facts))
     ]
-    return [text for text in (*said, _requests(loaded), _emulated(loaded, facts)) if text]
+    return [text for text in (*said, *_requests(loaded), _emulated(loaded, facts)) if text]
 
 
 def _quality(check: QualityCheck, loaded: Loaded, facts: Facts, graded: bool) -> str:
@@ -160,15 +122,49 @@ def _short(
     return f"{text}: it can {'only be INCONCLUSIVE' if few else 'be INCONCLUSIVE at best'}"
 
 
-def _requests(loaded: Loaded) -> str:
+def _requests(loaded: Loaded) -> Iterator[str]:
+    """Checks of speed that so few requests cannot settle, the ones of one reason together."""
     profile = loaded.recipe.profile
-    names = _speeds(loaded.policy)
-    if profile is None or not names or profile.requests >= MIN_REQUESTS:
-        return ""
-    return (
-        f"profile.requests is {profile.requests}, and fewer than {MIN_REQUESTS} settle no check of "
-        f"speed: INCONCLUSIVE at best, gated are {', '.join(names)}"
-    )
+    if profile is None:
+        return
+    counts = {w.name: profile.count(w) for w in profile.workloads if w.trace is None}
+    short: dict[tuple[int, int, str], list[str]] = {}
+    for name, workload, takes, why in _takes(loaded.policy, profile.repeats):
+        n = counts.get(workload)
+        if n is not None and n * profile.repeats < takes:
+            short.setdefault((takes, n, why), []).append(name)
+    for (takes, n, why), names in short.items():
+        times = f" x {profile.repeats} repeats" if profile.repeats > 1 else ""
+        yield (
+            f"{', '.join(names)} can be INCONCLUSIVE at best: {why} takes {takes} requests, and "
+            f"{n}{times} are measured: it takes 'requests: {math.ceil(takes / profile.repeats)}'"
+        )
+
+
+def _takes(policy: Policy, repeats: int) -> Iterator[tuple[str, str, int, str]]:
+    """Name and workload of each gated check of speed, the requests it takes, and for what."""
+    any_ = "a check of speed"
+    for check in policy.performance:
+        if check.tier != "advisory":
+            takes, why = MIN_REQUESTS, any_
+            if check.metric.endswith("_p95") and check.max_value and repeats >= LEAST_REPEATS:
+                takes, why = fewest_values(95), "a p95"
+            yield performance_name(check), check.workload, takes, why
+    for target in policy.latency:
+        if target.tier != "advisory":
+            measured, _, place = target.metric.rpartition("_")
+            takes, why = MIN_REQUESTS, any_
+            # A request has many gaps, and how alike they are shows when they are measured.
+            if measured != "itl_ms" and fewest_values(float(place[1:])) > takes:
+                takes, why = fewest_values(float(place[1:])), f"a {place}"
+            yield target.name, target.workload, takes, why
+    for goal in policy.goodput:
+        if goal.tier != "advisory":
+            takes, why = MIN_REQUESTS, any_
+            all_in_time = math.ceil(math.log(1 - goal.confidence) / math.log(goal.min_share))
+            if all_in_time > takes:
+                takes, why = all_in_time, f"a share of {goal.min_share:g}, were all in time,"
+            yield goal.name, goal.workload, takes, why
 
 
 def _speeds(policy: Policy) -> list[str]:

@@ -24,7 +24,7 @@ from workbench.context import Context
 from workbench.differences import Difference, compare, find_variant, suites_of
 from workbench.errors import RecipeError, StoreError, SuiteError, did_you_mean
 from workbench.evidence import Evidence, VariantEvidence
-from workbench.reach import fewest
+from workbench.items import fewest
 from workbench.records import SuiteResult
 from workbench.spec import QualityCheck
 from workbench.suites import SAMPLES_FILE, SPEC_FILE, Suite, load_suite

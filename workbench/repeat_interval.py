@@ -6,8 +6,8 @@ population variances are involved, Biometrika 34, 28-35. Logarithms, as times an
 proportion and a ratio of them is then a difference. Repeats of one side are of one server process:
 what a restart would change is not in it.
 
-The bootstrap of three repeats (`workbench.bootstrap`, in the profile's figures) hardly reaches
-beyond the three themselves and would call too much settled.
+The bootstrap of three repeats hardly reaches beyond the three themselves and would call too much
+settled.
 """
 
 from __future__ import annotations
@@ -52,3 +52,29 @@ def repeat_interval(
     degrees = variance**2 / math.fsum(v * v / d for v, d in parts)
     reach = float(stdtrit(degrees, confidence)) * math.sqrt(variance)
     return value * math.exp(-reach), value * math.exp(reach)
+
+
+def repeat_share_interval(
+    parts: Sequence[tuple[int, int]], confidence: float = 0.95
+) -> tuple[float, float]:
+    """One-sided lower and upper limit of a share, by how it varies from repeat to repeat.
+
+    Student's t on the log-odds, as a share near 0 or 1 varies less and leans away from that end;
+    half a request is added on both sides (Haldane 1955), so that none and all have log-odds.
+
+    Args:
+        parts: of each of `LEAST_REPEATS` repeats or more, what counts and all its requests.
+        confidence: of each limit.
+    """
+    from scipy.special import stdtrit
+
+    def odds(count: int, n: int) -> float:
+        return math.log((count + 0.5) / (n - count + 0.5))
+
+    own = [odds(count, n) for count, n in parts]
+    mean = math.fsum(own) / len(own)
+    spread = math.fsum((x - mean) ** 2 for x in own) / (len(own) - 1)
+    reach = float(stdtrit(len(own) - 1, confidence)) * math.sqrt(spread / len(own))
+    centre = odds(sum(count for count, _ in parts), sum(n for _, n in parts))
+    low, high = (1 / (1 + math.exp(-x)) for x in (centre - reach, centre + reach))
+    return low, high

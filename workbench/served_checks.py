@@ -1,9 +1,12 @@
 """The checks of a load with its interval: absolute latency targets, and goodput. Pure.
 
     latency    PASS where the upper end of the percentile's interval is within the target, FAIL
-               where the lower end is beyond it
+               where the lower end is beyond it; each end is missed in at most 2.5 % of cases
     goodput    requests within the latency targets, of all that were sent: PASS where the lower
-               limit of the share is enough, FAIL where the upper one is too little
+               limit of the share is enough, FAIL where the upper one is too little, each at the
+               policy's confidence
+
+`workbench.load_intervals` has both intervals, and why a percentile of few requests has none.
 
 They need no baseline: a user who waits does not ask how long the other model takes. Ratios to the
 baseline are in `workbench.measured_checks`.
@@ -17,11 +20,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from workbench.arrivals import AnyArrivals, Arrivals, load_name
+from workbench.bootstrap import LEAST_REPEATS
 from workbench.evidence import Evidence, Refusal, VariantEvidence
-from workbench.load_records import Figure, LoadSummary
+from workbench.load_intervals import OLDER, percentile_figure, share_limits
+from workbench.load_records import LoadSummary
 from workbench.measured_checks import MIN_REQUESTS, profiles
 from workbench.policy_spec import GoodputCheck, LatencyTarget
-from workbench.proportion import proportion
 from workbench.quiet import believed
 from workbench.records import Check, CheckStatus
 
@@ -43,23 +47,19 @@ def latency(check: LatencyTarget, evidence: Evidence, variant: VariantEvidence) 
             f"{late} of {variant.variant}'s {load.requests} requests did not complete, and the "
             "figures of the others would flatter it",
         )
-    measured, _, percentile = check.metric.rpartition("_")
-    spread = getattr(load, measured)
-    figure: Figure = getattr(spread, percentile)
+    figure, doubt = percentile_figure(load, check.metric)
+    requests = getattr(load, check.metric.rpartition("_")[0]).requests
     if figure.value is None:
         return answer("MISSING", f"no request of {variant.variant} gave it")
-    if spread.requests < MIN_REQUESTS:
-        return answer(
-            "INCONCLUSIVE", f"{spread.requests} requests gave it, fewer than {MIN_REQUESTS}"
-        )
-    values = {"value": figure.value, "low": figure.low, "high": figure.high, "n": spread.requests}
-    if figure.low is None or figure.high is None:
-        return answer(
-            "INCONCLUSIVE", f"{figure.value:.4g} ms, of which no interval is known", **values
-        )
+    if requests < MIN_REQUESTS:
+        return answer("INCONCLUSIVE", f"{requests} requests gave it, fewer than {MIN_REQUESTS}")
+    values = {"value": figure.value, "n": requests}
+    if doubt or figure.low is None or figure.high is None:
+        return answer("INCONCLUSIVE", f"{figure.value:.4g} ms, and {doubt}", **values)
+    values |= {"low": figure.low, "high": figure.high}
     said = (
         f"{figure.value:.4g} ms [{figure.low:.4g}, {figure.high:.4g}], where at most "
-        f"{check.max_value:.4g} is accepted ({spread.requests} requests in {_runs(load)})"
+        f"{check.max_value:.4g} is accepted ({requests} requests in {_runs(load)})"
     )
     status: CheckStatus = "INCONCLUSIVE"
     if figure.high <= check.max_value:
@@ -73,8 +73,8 @@ def latency(check: LatencyTarget, evidence: Evidence, variant: VariantEvidence) 
 def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
     """The share of a load's requests within the targets; what failed was not within them.
 
-    Its limits are the exact ones of a proportion, or the bootstrap's where those are wider:
-    requests that wait for one another are not independent, which shows between repeats.
+    Its limits are the exact ones of a proportion, or those of three repeats or more where these are
+    wider: requests that wait for one another are not independent, which shows between repeats.
     """
     answer = _answers(check, check.min_share)
     load = _load(check, evidence, variant)
@@ -91,11 +91,9 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
     count, n = load.good.count, load.requests
     if n < MIN_REQUESTS:
         return answer("INCONCLUSIVE", f"{n} requests, fewer than {MIN_REQUESTS}")
-    low, high = proportion(count, n, check.confidence)
-    share = load.good.share
-    if load.resampled == "repeat":
-        low = low if share.low is None else min(low, share.low)
-        high = high if share.high is None else max(high, share.high)
+    if load.repeats >= LEAST_REPEATS and not load.good.by_repeat:
+        return answer("INCONCLUSIVE", f"{count} of {n} requests, and {OLDER}", value=count / n, n=n)
+    low, high = share_limits(load.good.by_repeat or ((count, n),), check.confidence)
     sure = f"with {100 * check.confidence:.4g} % confidence"
     status: CheckStatus = "INCONCLUSIVE"
     found = f"the share is at least {100 * low:.4g} and at most {100 * high:.4g} %, each {sure}"

@@ -344,14 +344,16 @@ def mcnemar(lost: int, gained: int) -> tuple[float, float]:
 def items_needed(
     estimate: float, variance: float, margin: float, confidence: float = 0.95, power: float = 0.8
 ) -> int | None:
-    """Paired items that would settle it, were the true loss and variance those observed.
+    """Paired items that would settle it, were the true loss and variance those given.
 
-    The usual normal sample size ``(z_confidence + z_power)^2 variance / (margin - estimate)^2``,
-    for a PASS where the estimate is inside the margin and for a FAIL where it is beyond.
+    The usual normal sample size, for a PASS where the estimate is inside the margin and for a FAIL
+    where it is beyond: the least n with ``n (margin - estimate)^2 >= (z_confidence + z_power)^2 v``
+    for the variance v with the two pseudo-pairs of `pair_variance`, ``(n variance + 2) / (n + 2)``.
+    That is a quadratic in n with one root above 0, and holds from there on.
 
     Args:
-        estimate: observed loss.
-        variance: of one pair's difference, from `pair_variance`.
+        estimate: loss.
+        variance: of one pair's difference, without pseudo-pairs.
         margin: accepted loss.
         confidence: of the one-sided limit.
         power: wanted chance that so many items do settle it.
@@ -359,12 +361,22 @@ def items_needed(
     Returns:
         The number, or None where the loss sits on the margin and a million items would not do.
     """
-    reach = _quantile(confidence) + _quantile(power)
-    distance = abs(margin - estimate)
-    needed = reach * reach * variance
-    if needed > _NEVER * distance * distance:
+    reach = (_quantile(confidence) + _quantile(power)) ** 2
+    distance = (margin - estimate) ** 2
+
+    def settled(n: int) -> bool:
+        return n * (n + 2) * distance >= reach * (n * variance + 2)
+
+    if not settled(_NEVER):
         return None
-    return max(1, math.ceil(needed / (distance * distance)))
+    half = distance - reach * variance / 2
+    n = max(1, math.ceil((math.sqrt(half * half + 2 * reach * distance) - half) / distance))
+    # By the last bits of a root.
+    while n > 1 and settled(n - 1):
+        n -= 1
+    while not settled(n):
+        n += 1
+    return n
 
 
 def detectable_loss(n: int, variance: float, confidence: float = 0.95, power: float = 0.8) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from validity.worlds import Drawn, RightWrong, drawn
 
-from workbench.checks import items
+from workbench.items import said
 from workbench.records import Check, VariantVerdict
 
 #: Pairs of the first look, the accepted loss, and how the pairs come about: the quickstart's.
@@ -95,7 +95,7 @@ def _passes(way: Way, look: Callable[[Drawn], Check], rng: np.random.Generator) 
 def _named(check: Check, n: int) -> int:
     """The number of items the sentence names; 0 where it names none."""
     needed = check.details.get("items_needed") if check.status == "INCONCLUSIVE" else None
-    return int(items(needed, n).replace(",", "")) if needed else 0
+    return int(said(needed, n).replace(",", "")) if needed else 0
 
 
 def lines(trials: int, seed: int, gatekeeper: Gatekeeper) -> Iterator[str]:
