@@ -1,10 +1,13 @@
 """Loads against the shipped fake, whose token times are known: what is measured, kept and told."""
 
+import dataclasses
 import itertools
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,51 @@ def test_latencies_are_the_servers(tmp_path: Path) -> None:
     assert one.seconds > 1.5 * four.seconds
     assert found.peak_rss is not None and 10 << 20 < found.peak_rss < 1 << 30
     assert found.peak_gpu is None
+
+
+def test_the_peaks_are_those_of_every_server_that_a_pass_was_measured_on(tmp_path: Path) -> None:
+    """A profile that was killed goes on with a server that may not have been asked the most."""
+    spec = ProfileSpec(workloads=(workload(),), concurrency=(1, 2), requests=4)
+
+    class Device:
+        def __init__(self, used: int) -> None:
+            self.used = used
+
+        def readings(self) -> tuple[()]:
+            return ()
+
+        def used_by(self, tree: Any, readings: Any) -> int:
+            return self.used
+
+    def measured(megabytes: int, on_device: int) -> Measured:
+        """Its memory is that of a process which holds so much."""
+        held = f"held = b'x' * ({megabytes} << 20); print(flush=True); input()"
+        with (
+            start(tmp_path) as endpoint,
+            subprocess.Popen(
+                [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ) as holder,
+        ):
+            assert holder.stdout is not None and holder.stdout.readline()
+            seen = dataclasses.replace(endpoint, pid=holder.pid, gpu=Device(on_device))
+            found = run_profile(seen, spec, Inputs(Bytes()), folder=tmp_path)
+            holder.kill()
+        return found
+
+    first = measured(200, 9_000)
+    assert first.peak_rss is not None and first.peak_rss > 200 << 20
+    kept, missing = (tmp_path / LOADS / f"short.x{n}.0.json" for n in (1, 2))
+    missing.unlink()
+    second = measured(1, 7_000)
+    assert second.resumed == 1
+    assert (second.peak_rss, second.peak_gpu) == (first.peak_rss, 9_000)
+    # What an earlier version kept is of no known peak, and is no hindrance.
+    old = json.loads(kept.read_text())
+    del old["peak_rss"], old["peak_gpu"]
+    kept.write_text(json.dumps(old))
+    missing.unlink()
+    third = measured(1, 7_000)
+    assert third.peak_rss is not None and third.peak_rss < 200 << 20 and third.peak_gpu == 7_000
 
 
 def test_the_server_gives_way_to_the_client(

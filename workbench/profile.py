@@ -55,8 +55,9 @@ class Measured:
     Attributes:
         loads: one for each workload and load, in the recipe's order, then the rates searched.
         highest: workload -> the highest rate that met the targets.
-        peak_rss: peak resident bytes of the server's processes; None: never seen.
-        peak_gpu: peak device bytes; None: no GPU.
+        peak_rss: peak resident bytes of the server's processes; None: never seen. Of every server
+            that a pass was measured on: one that was started again may have used less since.
+        peak_gpu: peak device bytes of the same; None: no GPU.
         resumed: passes taken over from an attempt that was cut short, each once.
         began: when the first pass began, UTC.
         finished: when the last one had ended.
@@ -103,7 +104,9 @@ def run_profile(
     with Watch(endpoint) as watch:
         profiler = _Profiler(endpoint, spec, inputs, folder / LOADS / under, watch, progress)
         loads, highest = profiler.run()
-        peak = watch.peak
+    peak = watch.peak
+    for done in profiler.passes:
+        peak.saw(done.peak_rss, done.peak_gpu)
     spans = profiler.spans
     began, finished = min(one for one, _ in spans), max(end for _, end in spans)
     return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed, began, finished)
@@ -160,9 +163,14 @@ class _Profiler:
         return tuple(loads), highest
 
     @property
+    def passes(self) -> list[Pass]:
+        """Every pass, those taken over too."""
+        return [done for _, done in self._passes.values()]
+
+    @property
     def spans(self) -> list[tuple[datetime, datetime]]:
         """When each pass began and ended, those taken over too."""
-        begins = [(datetime.fromisoformat(p.began), p.seconds) for _, p in self._passes.values()]
+        begins = [(datetime.fromisoformat(p.began), p.seconds) for p in self.passes]
         return [(began, began + timedelta(seconds=seconds)) for began, seconds in begins]
 
     def _highest(self, workload: Workload) -> tuple[HighestRate, list[LoadSummary]]:
@@ -233,6 +241,7 @@ class _Profiler:
                 fix="read the server's log; the loads measured before are kept. A lighter load, or "
                 "less memory for its KV cache, may help",
             )
+        usage = self._watch.between(sent.began, sent.began + sent.seconds)
         return Pass(
             workload=workload.name,
             arrivals=load.model_dump(mode="json"),
@@ -242,7 +251,9 @@ class _Profiler:
             client_cpu_seconds=sent.cpu_seconds,
             client_wait_seconds=sent.cpu_wait_seconds,
             seen_before=seen,
-            usage=self._watch.between(sent.began, sent.began + sent.seconds),
+            usage=usage,
+            peak_rss=self._watch.peak.rss,
+            peak_gpu=self._watch.peak.gpu,
             outcomes=tuple(plain(outcome) for outcome in sent.outcomes),
             served=self._served,
         )
