@@ -41,6 +41,7 @@ PURE = (
     "memory_records",
     "passes",
     "pass_figures",
+    "profile_remarks",
     "reach",
     "power",
     "gate",

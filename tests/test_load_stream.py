@@ -176,7 +176,17 @@ def test_a_read_that_looks_like_one_event_and_is_not() -> None:
         ),
         (chunked(event("a"), b'data: {"error": "no"}\n\n'), "failed", "error in the stream"),
         (chunked(event("a"), event("b", "abort"), DONE), "failed", "finish reason 'abort'"),
+        (
+            chunked(event("a"), event("b", "length"), usage(1, -2), DONE),
+            "failed",
+            "malformed stream",
+        ),
+        (chunked(*GOOD[:2], usage(-1, 2), DONE), "failed", "malformed stream"),
+        (chunked(*GOOD[:2], usage(1, 1), DONE), "failed", "usage contradicts the chunks"),
+        (chunked(*GOOD[:2], usage(1, 0), DONE), "failed", "usage contradicts the chunks"),
         (chunked(*GOOD[:2], usage(1, 3), DONE), "failed", "more tokens than asked for"),
+        (chunked(event("x"), *GOOD[:2], DONE), "failed", "more tokens than asked for"),
+        (chunked(event("a", "length"), usage(1, 1), DONE), "short", "short answer"),
         (chunked(event("a", "stop"), usage(1, 1), DONE), "short", "short answer"),
         (chunked(event("a", "stop"), DONE), "short", "short answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "failed", "not a stream"),
@@ -202,6 +212,19 @@ def test_what_the_server_says_of_an_error_is_kept() -> None:
     assert reader.reusable
     _, found = read(b"HTTP/1.1 400 X\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000)
     assert found.detail == "x" * 400
+
+
+def test_usage_and_chunks_may_differ_only_where_a_chunk_holds_several_tokens() -> None:
+    sixty = [event("a") for _ in range(59)] + [event("a", "stop")]
+    _, found = read(chunked(*sixty, usage(1, 1), DONE), max_tokens=64, ignore_eos=False)
+    assert (found.status, found.detail) == (
+        "failed",
+        "1 tokens by usage, 60 chunks with content",
+    )
+    _, found = read(chunked(*sixty, usage(1, 64), DONE), max_tokens=64)
+    assert (found.status, found.uncounted) == ("completed", 4)
+    _, found = read(chunked(*sixty, usage(1, 63), DONE), max_tokens=64)
+    assert (found.status, found.detail) == ("short", "63 of 64 tokens")
 
 
 def test_without_usage_the_finish_reason_tells_whether_it_was_all() -> None:

@@ -241,14 +241,15 @@ class AnswerReader:
 
     def _usage(self, usage: dict[str, Any]) -> None:
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if any(n is not None and type(n) is not int for n in counts):
-            raise TypeError("a count of tokens is not a whole number")
+        if any(n is not None and (type(n) is not int or n < 0) for n in counts):
+            raise TypeError("a count of tokens is not a whole number from 0 on")
         self.outcome.prompt_tokens, self.outcome.output_tokens = counts
 
     def _settle(self) -> None:
         """Decide what became of it, now that all of it was read."""
-        found = self.outcome
+        found, most = self.outcome, self._ask.max_tokens
         found.last_byte = self._now
+        usage, chunks = found.output_tokens, len(found.token_times)
         if self._status != 200:
             said = self._rest.decode("utf-8", "replace").strip()
             kind: Status = "refused" if self._status in REFUSED else "failed"
@@ -263,10 +264,14 @@ class AnswerReader:
             self.fail("failed", f"finish reason '{found.finish_reason}'")
         elif not found.token_times:
             self.fail("failed", "no tokens")
-        elif found.output_tokens is not None and found.output_tokens > self._ask.max_tokens:
-            self.fail("failed", "more tokens than asked for")
+        elif usage is not None and usage < chunks:
+            # A chunk may hold several tokens, and a token may show no text; no token has two.
+            said = f"{usage} tokens by usage, {chunks} chunks with content"
+            self.fail("failed", "usage contradicts the chunks", said)
+        elif max(usage or 0, chunks) > most:
+            self.fail("failed", "more tokens than asked for", f"{usage or chunks} of {most}")
         elif self._ask.ignore_eos and self._is_short():
-            self.fail("short", "short answer")
+            self.fail("short", "short answer", f"{usage or chunks} of {most} tokens")
         else:
             self.over = True
             found.status = "completed"
