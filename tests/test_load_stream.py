@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench import load_stream
 from workbench.load_stream import AnswerReader
 from workbench.traffic import Ask, Outcome
 
@@ -204,6 +206,45 @@ def test_what_is_wrong_has_its_own_reason(data: bytes, status: str, reason: str)
         assert found.status == status
         assert found.reason.endswith(reason)
         assert len(found.detail) <= 400
+
+
+class Counting:
+    """The line ends, with how many bytes were looked at for them."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.pattern, self.seen = pattern, 0
+
+    def split(self, data: bytes) -> list[bytes]:
+        self.seen += len(data)
+        return self.pattern.split(data)
+
+
+def test_a_line_that_never_ends_fails_its_request_and_costs_each_byte_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All requests of a load are read by one loop: what one costs, the others wait."""
+    counting = Counting(load_stream._LINE_END)
+    monkeypatch.setattr(load_stream, "_LINE_END", counting)
+    endless = [chunked(b"y" * 65536, end=False).removeprefix(HEAD)] * 100
+    reader, found = read(HEAD, *endless, max_tokens=4)
+    assert reader.over and not reader.reusable
+    assert (found.status, found.reason) == ("failed", "an event of more than 4 MiB")
+    assert 4 << 20 < counting.seen < (4 << 20) + 200_000
+    # Nor may lines of one event go on for ever.
+    lines = [chunked(b"data: " + b"z" * 65530 + b"\n", end=False).removeprefix(HEAD)] * 100
+    _, found = read(HEAD, *lines, max_tokens=4)
+    assert found.reason == "an event of more than 4 MiB"
+
+
+def test_events_of_megabytes_are_read_and_many_of_them_are_no_long_one() -> None:
+    large = event("x" * 3_000_000)
+    pieces = [
+        chunked(large[i : i + 65536]).removesuffix(b"0\r\n\r\n").removeprefix(HEAD)
+        for i in range(0, len(large), 65536)
+    ]
+    end = chunked(event("b", "length"), usage(1, 3), DONE).removeprefix(HEAD)
+    _, found = read(HEAD, *pieces, *pieces, end, max_tokens=3)
+    assert (found.status, len(found.text)) == ("completed", 6_000_001)
 
 
 def test_what_the_server_says_of_an_error_is_kept() -> None:
