@@ -365,6 +365,34 @@ def test_each_fault_has_its_reason_and_spoils_no_other_request(
     assert all(o.output_tokens == 8 and len(o.token_times) == 8 for o in load.completed)
 
 
+@pytest.mark.parametrize("concurrency", [1, 6, None])
+def test_a_load_of_which_the_first_requests_get_nothing_is_ended(concurrency: int | None) -> None:
+    limits = Limits(first_byte=0.3, request=0.3)
+    wanted = [Ask(i, (i,), 2, at=None if concurrency else 0.05 * i) for i in range(40)]
+    with TimingServer(Settings(fault="silent")) as server:
+        load = here(server.url, wanted, concurrency, limits=limits)
+    # Both limits are reached; no byte came, and that is what the reason says.
+    late = load.reasons["no first byte within 0.3 s (first_byte)"]
+    assert late in ((4, 5, 6) if concurrency is None else (max(4, concurrency),))
+    assert load.silent == f"its first {late} requests got not a byte within 0.3 s (first_byte)"
+    assert load.reasons[f"the load was ended: {load.silent}"] == 40 - late
+    assert load.statuses == {"timeout": late, "unfinished": 40 - late}
+
+
+def test_a_load_of_which_one_request_got_a_token_goes_on() -> None:
+    limits = Limits(first_byte=0.3, between=0.3)
+    with TimingServer(Settings(ttft_ms=5, itl_ms=1, fault="silent", every=2)) as server:
+        load = here(server.url, asks(12), 4, limits=limits)
+    assert (load.statuses, load.silent) == ({"completed": 6, "timeout": 6}, "")
+
+
+def test_a_load_of_bytes_without_a_token_is_ended_and_says_so() -> None:
+    with TimingServer(Settings(ttft_ms=60_000)) as server:
+        load = here(server.url, asks(40), 4, limits=Limits(request=0.3))
+    assert load.silent == "its first 4 requests got not a token within 0.3 s (request)"
+    assert load.statuses == {"timeout": 4, "unfinished": 36}
+
+
 def test_tokens_without_usage_are_counted_by_chunks() -> None:
     with TimingServer(Settings(ttft_ms=5, itl_ms=1, fault="no usage")) as server:
         load = here(server.url, asks(3))

@@ -364,6 +364,45 @@ def test_an_answer_that_is_too_short_is_a_failure(tmp_path: Path) -> None:
         profile(tmp_path, {"stops_early": True}, workloads=(workload(24, 40),), concurrency=(1,))
 
 
+def test_a_server_that_is_well_and_answers_nothing_ends_the_profile(tmp_path: Path) -> None:
+    """One round of waiting for the warm-up and one for the load, not one for each request."""
+    with pytest.raises(ServingFailure, match=r"answers none[\s\S]*first 4 requests") as failure:
+        profile(tmp_path, {"ttft_ms": 60_000}, concurrency=(2,), requests=400, request_seconds=0.5)
+    assert "'short x2'" in failure.value.what and "within 0.5 s (request)" in failure.value.what
+    assert not list((tmp_path / LOADS).glob("*"))
+
+
+def test_one_load_without_a_token_is_a_point_and_a_second_ends_the_profile(tmp_path: Path) -> None:
+    told: list[str] = []
+    spec = ProfileSpec(
+        workloads=(workload(),), concurrency=(1, 2, 4, 8), requests=8, request_seconds=1
+    )
+    with start(tmp_path) as endpoint:
+
+        def stop(_: float, __: float, what: str) -> None:
+            if what == "short x2":
+                os.kill(endpoint.pid, signal.SIGSTOP)
+            told.append(what.split(",")[0])
+
+        # It is too busy to say so, and lives.
+        seen = Living(**vars(endpoint))
+        with pytest.raises(ServingFailure, match="of the load 'short x4' its first 4 requests"):
+            run_profile(seen, spec, Inputs(Bytes()), folder=tmp_path, progress=stop)
+        os.kill(endpoint.pid, signal.SIGCONT)
+    kept = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=2), 0)
+    reasons = [outcome["reason"] for outcome in json.loads(kept.read_bytes())["outcomes"]]
+    ended = "the load was ended: its first 4 requests got not a byte within 1 s (first_byte)"
+    assert reasons == ["no first byte within 1 s (first_byte)"] * 4 + [ended] * 4
+    assert "short x8" not in told
+
+
+class Living(Endpoint):
+    """A server whose health is well, whatever else it does."""
+
+    def alive(self) -> bool:
+        return True
+
+
 def test_a_cut_stream_is_never_an_answer(tmp_path: Path) -> None:
     with pytest.raises(ServingFailure, match=r"not one of 8 requests"):
         profile(tmp_path, {"drop_stream_after": 3}, concurrency=(1,))
@@ -461,7 +500,7 @@ def test_a_pass_of_before_it_knew_its_server_is_read_and_belongs_to_none(tmp_pat
 
 def test_passes_without_one_completed_request_are_asked_again(tmp_path: Path) -> None:
     with pytest.raises(ServingFailure, match="not one of 8 requests"):
-        profile(tmp_path, {"ttft_ms": 50}, concurrency=(1,), request_seconds=0.005)
+        profile(tmp_path, {"drop_stream_after": 3}, concurrency=(1,))
     found = profile(tmp_path, {}, concurrency=(1,))
     assert found.resumed == 0 and found.loads[0].completed == 8
 

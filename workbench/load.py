@@ -53,6 +53,7 @@ class Load:
         most_open: the most requests that were open at a time.
         waited: requests of an open loop that found the limit of open connections reached; how long
             each waited is in its `queued`.
+        silent: why the load was ended because its first requests got nothing; else empty.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -63,6 +64,7 @@ class Load:
     connections: int
     most_open: int
     waited: int
+    silent: str = ""
 
     @property
     def completed(self) -> tuple[Outcome, ...]:
@@ -202,6 +204,7 @@ async def send_load(
         connections=sender.opened,
         most_open=sender.most_open,
         waited=sender.waited,
+        silent=sender.silent,
     )
 
 

@@ -134,6 +134,7 @@ class _Profiler:
         self._warm: set[tuple[str, str]] = set()
         self._passes: dict[Path, tuple[Repeat, Pass]] = {}
         self._blocks: set[tuple[int, ...]] = set()
+        self._heard = False  # whether the last load got a token; before the first none did
         self._done = 0
         plan = [(w, load) for w in spec.workloads for load in spec.loads(w)]
         self._plan = alternated(plan, spec.repeats)
@@ -241,6 +242,7 @@ class _Profiler:
                 fix="read the server's log; the loads measured before are kept. A lighter load, or "
                 "less memory for its KV cache, may help",
             )
+        self._check_heard(sent, label)
         usage = self._watch.between(sent.began, sent.began + sent.seconds)
         return Pass(
             workload=workload.name,
@@ -257,6 +259,21 @@ class _Profiler:
             outcomes=tuple(plain(outcome) for outcome in sent.outcomes),
             served=self._served,
         )
+
+    def _check_heard(self, sent: Load, label: str) -> None:
+        """A load without a token is a recorded point; of a server that answers nothing, none is.
+
+        Raises:
+            ServingFailure: no load before got a token of it, or the one just before did not.
+        """
+        if sent.silent and not self._heard:
+            raise ServingFailure(
+                f"the server takes requests and answers none: of the load '{label}' {sent.silent}",
+                where=self._endpoint.base_url,
+                fix="read the server's log; what was measured before is kept. Where a first token "
+                "takes longer than that, raise profile.request_seconds",
+            )
+        self._heard = not sent.silent
 
     def _send(self, asks: Sequence[Ask], load: AnyArrivals, *, keep_text: bool, label: str) -> Load:
         level = load.concurrency if isinstance(load, ClosedLoop) else None
@@ -308,7 +325,8 @@ class _Profiler:
         )
         asks = [Ask(i, tuple(ids), _WARM_TOKENS) for i, ids in enumerate(prompts)]
         warm = ClosedLoop(concurrency=max(2, level))
-        self._send(asks, warm, keep_text=False, label=f"{' '.join(key)}, warm-up")
+        sent = self._send(asks, warm, keep_text=False, label=f"{' '.join(key)}, warm-up")
+        self._heard = self._heard or not sent.silent
 
     def _refuse(self, passes: Sequence[Pass]) -> None:
         failed = [o for done in passes for o in done.results()]
