@@ -255,6 +255,12 @@ def test_what_the_server_says_of_an_error_is_kept() -> None:
     assert found.detail == "x" * 400
 
 
+def test_an_error_that_is_null_is_none() -> None:
+    parts = [part.replace(b'{"choices"', b'{"error": null, "choices"') for part in GOOD]
+    _, found = read(chunked(*parts))
+    assert (found.status, found.text) == ("completed", "ab")
+
+
 def test_usage_and_chunks_may_differ_only_where_a_chunk_holds_several_tokens() -> None:
     sixty = [event("a") for _ in range(59)] + [event("a", "stop")]
     _, found = read(chunked(*sixty, usage(1, 1), DONE), max_tokens=64, ignore_eos=False)

@@ -220,7 +220,7 @@ class AnswerReader:
             return
         try:
             event = orjson.loads(data)
-            if "error" in event:
+            if event.get("error") is not None:
                 self.fail("failed", "error in the stream", str(event["error"]))
                 return
             for choice in event["choices"]:
