@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -207,6 +209,38 @@ def test_a_limit_of_connections_shows_in_what_queued() -> None:
         True,
         True,
     ]
+
+
+def test_a_closed_loop_is_given_a_file_for_each_of_its_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with TimingServer(Settings(ttft_ms=300, itl_ms=1)) as server:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        try:
+            load = run_load(
+                Target(server.url, "k", "timing"),
+                asks(400, 2),
+                concurrency=400,
+                limits=dataclasses.replace(PATIENT, connections=1),
+            )
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (load.statuses, load.most_open) == ({"completed": 400}, 400)
+
+
+def test_a_limit_may_be_longer_than_any_system_waits() -> None:
+    with TimingServer(QUICK) as server:
+        target, limits = Target(server.url, "k", "timing"), Limits(load=1e10)
+        assert run_load(target, asks(1), concurrency=1, limits=limits).statuses == {"completed": 1}
+
+
+def test_what_was_not_sent_in_its_seconds_has_no_outcome_where_the_load_is_cut() -> None:
+    with TimingServer(Settings(ttft_ms=60_000)) as server:
+        load = here(server.url, asks(20), 2, limits=Limits(load=0.8), seconds=0.3)
+        assert [o.number for o in load.outcomes] == [0, 1]
+        assert load.reasons == {"the load was not over within 0.8 s (load)": 2}
+        # What would still have been sent is unfinished.
+        load = here(server.url, asks(20), 2, limits=Limits(load=0.3), seconds=5)
+    assert load.statuses == {"unfinished": 20}
 
 
 def test_after_its_seconds_nothing_is_sent() -> None:

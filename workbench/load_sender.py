@@ -66,6 +66,7 @@ class Sender:
         self.opened = self.most_open = self.waited = 0
         self.silent = ""
         self._unheard = 0
+        self._stopped = False
         self.began = 0.0
         self._url, self._key = target.base_url, target.key
         self._asks = asks
@@ -305,6 +306,7 @@ class Sender:
 
     def _stop_sending(self) -> None:
         """Forget what was not begun."""
+        self._stopped = True
         self._left = len(self._busy) + len(self._connecting)
         self._waiting.clear()
         self._coming = len(self._asks)
@@ -317,7 +319,7 @@ class Sender:
             connection.drop()
         self._busy.clear()
         for index, ask in enumerate(self._asks):
-            if self._outcomes[index] is None:
+            if self._outcomes[index] is None and not self._stopped:
                 due = self.now() if ask.at is None else ask.at
                 self._outcomes[index] = Outcome(ask.number, due=due)
         for outcome in self._outcomes:
