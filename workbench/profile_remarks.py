@@ -9,6 +9,13 @@ from workbench.records import Profile
 
 def profile_remarks(record: Profile) -> Iterator[str]:
     """One sentence for each thing whoever started the run should know before its report."""
+    failed = [point for point in record.sweep if point.status == "failed"]
+    if failed:
+        many = len(record.sweep) == len(failed)
+        yield (
+            f"{'all' if many else len(failed)} of {len(record.sweep)} configurations of the sweep "
+            f"failed, the first with: {failed[0].error}"
+        )
     differ = [load for load in record.loads if load.tokens.prompts_differ]
     if differ:
         count = sum(load.tokens.prompts_differ for load in differ)
