@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from workbench.bench_client import MEANING, BenchPoint, as_json, as_table, compare
 from workbench.cli import app
+from workbench.errors import ServingFailure
 from workbench.load import Load
 from workbench.timing_server import Settings, TimingServer, Truth
 from workbench.traffic import Ask, Outcome
@@ -143,3 +144,14 @@ def test_the_truth_is_given_once() -> None:
             # No token is written before it is due.
             assert all(record.ttft >= 0.001 for record in truth)
         assert server.truth() == []
+
+
+def test_the_truth_is_asked_without_a_proxy_and_its_lack_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with TimingServer() as server:
+        assert server.truth() == []
+    with pytest.raises(ServingFailure, match="does not say what it did"):
+        server.truth()

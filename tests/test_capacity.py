@@ -161,6 +161,33 @@ def test_a_quantized_checkpoint_is_answered_as_it_is() -> None:
     assert plan(w4, named("t4"), LOAD).rows[0].lane == "native"
 
 
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "no usable bits and group_size (4, None)"),
+        ({}, "it names no 'quant_method'"),
+    ],
+)
+def test_a_quantization_nobody_can_read_is_said_in_its_own_words(
+    config: dict[str, Any], says: str
+) -> None:
+    (row, _) = plan(replace(model(LLAMA_8B), quantization=config), named("h100"), LOAD).rows
+    assert row.lane == "unsupported" or row.estimate is None
+    assert "quantization_config cannot be read" in row.reason and says in row.reason
+    assert "None)" not in row.format
+
+
+def test_experts_in_one_tensor_are_said_to_be_counted_as_they_are() -> None:
+    plain = model(LLAMA_8B)
+    at = "model.layers.0.mlp.experts.gate_up_proj"
+    fused = replace(plain, tensors={**plain.tensors, at: Tensor("BF16", (32, 2880, 5760), GIB)})
+    said = [line for line in plan(fused, named("h100"), LOAD).assumptions if "experts" in line]
+    assert len(said) == 1 and "1 tensors of fused experts (1.00 GiB" in said[0]
+    alone = plan(fused, named("h100"), replace(LOAD, formats=("bf16",))).assumptions
+    for lines in (alone, plan(plain, named("h100"), LOAD).assumptions):
+        assert not [line for line in lines if "fused experts" in line]
+
+
 # --------------------------------------------------------------------------- cards and cost
 
 
@@ -179,6 +206,25 @@ def test_cards_by_littles_law() -> None:
     # So many cards at 2 an hour serve 360,000 requests in it.
     assert row.cost_output == pytest.approx(1e6 * 2.0 * servers / (100 * 3600 * 400))
     assert row.cost_total == pytest.approx(1e6 * 2.0 * servers / (100 * 3600 * 2400))
+
+
+def test_cost_is_by_the_mean_lengths_where_they_are_given() -> None:
+    given: dict[str, Any] = {"qps": 100.0, "price": 2.0, "formats": ("bf16",), "kv": ("auto",)}
+    usual: dict[str, Any] = {"mean_in": 1000, "mean_out": 200}
+    by_p95, by_mean = (ask(latency=10.0, **given, **more) for more in ({}, usual))
+    before, after = one(by_p95), one(by_mean)
+    # The same cards make half the tokens.
+    assert (after.cards, after.planned) == (before.cards, before.planned)
+    assert before.cost_output and after.cost_output == pytest.approx(2 * before.cost_output)
+    assert before.cost_total and after.cost_total == pytest.approx(2 * before.cost_total)
+    said = "\n".join(by_p95.assumptions)
+    assert "--mean-in and --mean-out not given" in said and "cost twice as much" in said
+    assert "by the mean lengths, 1000 + 200 tokens" in "\n".join(by_mean.assumptions)
+    seen = speed(measured(), named("h100"))
+    more = {**given, "qps": 1000.0, "measured": seen}
+    most, half = one(ask(**more)), one(ask(**more, mean_out=200))
+    assert most.cards and half.cards == math.ceil(most.cards / 2)
+    assert "needs half the cards" in "\n".join(ask(**more).assumptions)
 
 
 def test_a_server_has_as_many_cards_as_make_the_load_need_fewest() -> None:
@@ -379,7 +425,10 @@ def test_gguf_on_a_gpu_is_of_another_build_than_the_pinned_one() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 10**30])
-@pytest.mark.parametrize("name", ["p95_in", "p95_out", "qps", "latency", "price", "utilization"])
+@pytest.mark.parametrize(
+    "name",
+    ["p95_in", "p95_out", "mean_in", "mean_out", "qps", "latency", "price", "utilization"],
+)
 def test_numbers_that_mean_nothing_are_refused(name: str, value: float) -> None:
     with pytest.raises(RecipeError) as error:
         ask(**{name: value})

@@ -154,6 +154,18 @@ def test_plain_progress_is_thinned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
+def test_a_remark_stays_beside_a_step_that_is_done(tmp_path: Path, terminal: bool) -> None:
+    console, out = _console(terminal)
+    events = Events(tmp_path / "e.jsonl", "evaluate:fp8")
+    with watching(PLAN, events.path, console):
+        events.emit("start")
+        events.emit("remark", what="all points failed")
+        events.emit("done")
+    shown = out.getvalue().rpartition("✓")[2] if terminal else out.getvalue()
+    assert "all points failed" in shown
+
+
+@pytest.mark.parametrize("terminal", [False, True])
 def test_progress_line(terminal: bool) -> None:
     console, out = _console(terminal)
     with ProgressLine(console) as progress:

@@ -197,7 +197,14 @@ def test_labels_in_another_order_are_the_same_series() -> None:
 
 @pytest.mark.parametrize(
     ("queries", "hits", "rate"),
-    [((0, 0), (0, 0), None), ((5, 5), (1, 1), None), ((5, 15), (1, 1), 0.0), ((5, 15), None, None)],
+    [
+        ((0, 0), (0, 0), None),
+        ((5, 5), (1, 1), None),
+        ((5, 15), (1, 1), 0.0),
+        ((5, 15), None, None),
+        ((0, 10), (0, 10), 1.0),
+        ((0, 10), (0, 90), None),  # more found than looked up
+    ],
 )
 def test_without_a_lookup_there_is_no_hit_rate(
     queries: tuple[int, int], hits: tuple[int, int] | None, rate: float | None

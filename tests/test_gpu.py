@@ -116,6 +116,14 @@ def test_reasons_are_named_as_nvml_names_them() -> None:
     assert set(HARMLESS) <= set(_REASONS.values())
 
 
+def test_nvml_lost_in_the_middle_is_said_and_is_no_error() -> None:
+    nvml = Nvml()
+    watch = GpuWatch(nvml, [0, 1])
+    assert watch.check_returned() == ""
+    nvml.refuses.add("nvmlDeviceGetMemoryInfo")
+    assert "NVML no longer answers" in watch.check_returned()
+
+
 def test_the_servers_share_is_its_trees_or_what_came_since() -> None:
     nvml = Nvml(processes={0: [(os.getpid(), 3 * GIB), (1, 2 * GIB)], 1: [(os.getpid(), GIB)]})
     watch = GpuWatch(nvml, [0, 1])

@@ -43,6 +43,7 @@ PURE = (
     "memory_records",
     "passes",
     "pass_figures",
+    "profile_remarks",
     "reach",
     "power",
     "items",

@@ -233,6 +233,40 @@ def test_what_cannot_be_told_is_refused(changes: dict[str, Any], says: str) -> N
     assert says in error.value.what and error.value.fix and error.value.where
 
 
+def test_a_qwen_that_does_not_say_so_has_no_window() -> None:
+    config = {k: v for k, v in PUBLISHED["Qwen2.5-7B"].items() if k != "use_sliding_window"}
+    config |= {"model_type": "qwen2", "sliding_window": 4096, "max_window_layers": 0}
+    assert all(group.window is None for group in from_config(config).layers)
+    used = from_config({**config, "use_sliding_window": True})
+    assert all(group.window == 4096 for group in used.layers)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "context"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        ({"type": "yarn", "factor": 4.0}, 524288),
+        ({"rope_type": "linear", "factor": 2}, 262144),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 131072),
+        ({"type": "longrope", "factor": 32}, 131072),
+        ({"type": "mrope", "mrope_section": [16, 24, 24]}, 131072),
+        (None, 131072),
+    ],
+)
+def test_scaled_positions_make_the_context_vllm_allows(scaling: Any, context: int) -> None:
+    config = {**PUBLISHED["Llama-3.1-8B"], "max_position_embeddings": 131072}
+    layout = from_config({**config, "rope_scaling": scaling})
+    assert layout.context == context
+    scaled = context != 131072 or (scaling or {}).get("rope_type") == "yarn"
+    assert ("rope scaling" in " ".join(layout.notes)) == scaled
+
+
+def test_fewer_elements_than_heads_are_refused() -> None:
+    config = {k: v for k, v in PUBLISHED["Llama-3.1-8B"].items() if k != "head_dim"}
+    with pytest.raises(CheckpointError, match="hidden size 16 is less than its 32 heads"):
+        from_config({**config, "hidden_size": 16})
+
+
 GGUF: dict[str, Any] = {
     **{"general.architecture": "llama", "llama.block_count": 32, "llama.embedding_length": 4096},
     **{"llama.attention.head_count": 32, "llama.attention.head_count_kv": 8},

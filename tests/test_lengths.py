@@ -61,6 +61,12 @@ def test_limits_cut_off_and_do_not_pile_up() -> None:
     assert max(found.count(edge) for edge in (200, 400)) < 400
 
 
+@pytest.mark.parametrize("weight", [5e-324, 1e-300, 0.1, 1e300, 1e308])
+def test_weights_may_be_as_large_and_small_as_a_number(weight: float) -> None:
+    found = EmpiricalLength(values=(5, 6), weights=(weight, weight))
+    assert [found.quantile(share) for share in (0, 0.3, 0.5, 0.7, 1)] == [5, 5, 5, 6, 6]
+
+
 def test_empirical_keeps_proportions_and_weights() -> None:
     length = EmpiricalLength(values=(10, 80, 80, 410))
     assert [length.quantile(q) for q in (0, 0.25, 0.26, 0.75, 0.76, 1)] == [

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -209,6 +211,38 @@ def test_a_limit_of_connections_shows_in_what_queued() -> None:
     ]
 
 
+def test_a_closed_loop_is_given_a_file_for_each_of_its_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with TimingServer(Settings(ttft_ms=300, itl_ms=1)) as server:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        try:
+            load = run_load(
+                Target(server.url, "k", "timing"),
+                asks(400, 2),
+                concurrency=400,
+                limits=dataclasses.replace(PATIENT, connections=1),
+            )
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (load.statuses, load.most_open) == ({"completed": 400}, 400)
+
+
+def test_a_limit_may_be_longer_than_any_system_waits() -> None:
+    with TimingServer(QUICK) as server:
+        target, limits = Target(server.url, "k", "timing"), Limits(load=1e10)
+        assert run_load(target, asks(1), concurrency=1, limits=limits).statuses == {"completed": 1}
+
+
+def test_what_was_not_sent_in_its_seconds_has_no_outcome_where_the_load_is_cut() -> None:
+    with TimingServer(Settings(ttft_ms=60_000)) as server:
+        load = here(server.url, asks(20), 2, limits=Limits(load=0.8), seconds=0.3)
+        assert [o.number for o in load.outcomes] == [0, 1]
+        assert load.reasons == {"the load was not over within 0.8 s (load)": 2}
+        # What would still have been sent is unfinished.
+        load = here(server.url, asks(20), 2, limits=Limits(load=0.3), seconds=5)
+    assert load.statuses == {"unfinished": 20}
+
+
 def test_after_its_seconds_nothing_is_sent() -> None:
     # The last ones are still open when the next one of the open loop would be due.
     with TimingServer(Settings(ttft_ms=150, itl_ms=1)) as server:
@@ -363,6 +397,34 @@ def test_each_fault_has_its_reason_and_spoils_no_other_request(
         o.number for o in load.outcomes if o.reason
     )
     assert all(o.output_tokens == 8 and len(o.token_times) == 8 for o in load.completed)
+
+
+@pytest.mark.parametrize("concurrency", [1, 6, None])
+def test_a_load_of_which_the_first_requests_get_nothing_is_ended(concurrency: int | None) -> None:
+    limits = Limits(first_byte=0.3, request=0.3)
+    wanted = [Ask(i, (i,), 2, at=None if concurrency else 0.05 * i) for i in range(40)]
+    with TimingServer(Settings(fault="silent")) as server:
+        load = here(server.url, wanted, concurrency, limits=limits)
+    # Both limits are reached; no byte came, and that is what the reason says.
+    late = load.reasons["no first byte within 0.3 s (first_byte)"]
+    assert late in ((4, 5, 6) if concurrency is None else (max(4, concurrency),))
+    assert load.silent == f"its first {late} requests got not a byte within 0.3 s (first_byte)"
+    assert load.reasons[f"the load was ended: {load.silent}"] == 40 - late
+    assert load.statuses == {"timeout": late, "unfinished": 40 - late}
+
+
+def test_a_load_of_which_one_request_got_a_token_goes_on() -> None:
+    limits = Limits(first_byte=0.3, between=0.3)
+    with TimingServer(Settings(ttft_ms=5, itl_ms=1, fault="silent", every=2)) as server:
+        load = here(server.url, asks(12), 4, limits=limits)
+    assert (load.statuses, load.silent) == ({"completed": 6, "timeout": 6}, "")
+
+
+def test_a_load_of_bytes_without_a_token_is_ended_and_says_so() -> None:
+    with TimingServer(Settings(ttft_ms=60_000)) as server:
+        load = here(server.url, asks(40), 4, limits=Limits(request=0.3))
+    assert load.silent == "its first 4 requests got not a token within 0.3 s (request)"
+    assert load.statuses == {"timeout": 4, "unfinished": 36}
 
 
 def test_tokens_without_usage_are_counted_by_chunks() -> None:

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench import load_stream
 from workbench.load_stream import AnswerReader
 from workbench.traffic import Ask, Outcome
 
@@ -176,7 +178,17 @@ def test_a_read_that_looks_like_one_event_and_is_not() -> None:
         ),
         (chunked(event("a"), b'data: {"error": "no"}\n\n'), "failed", "error in the stream"),
         (chunked(event("a"), event("b", "abort"), DONE), "failed", "finish reason 'abort'"),
+        (
+            chunked(event("a"), event("b", "length"), usage(1, -2), DONE),
+            "failed",
+            "malformed stream",
+        ),
+        (chunked(*GOOD[:2], usage(-1, 2), DONE), "failed", "malformed stream"),
+        (chunked(*GOOD[:2], usage(1, 1), DONE), "failed", "usage contradicts the chunks"),
+        (chunked(*GOOD[:2], usage(1, 0), DONE), "failed", "usage contradicts the chunks"),
         (chunked(*GOOD[:2], usage(1, 3), DONE), "failed", "more tokens than asked for"),
+        (chunked(event("x"), *GOOD[:2], DONE), "failed", "more tokens than asked for"),
+        (chunked(event("a", "length"), usage(1, 1), DONE), "short", "short answer"),
         (chunked(event("a", "stop"), usage(1, 1), DONE), "short", "short answer"),
         (chunked(event("a", "stop"), DONE), "short", "short answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "failed", "not a stream"),
@@ -196,12 +208,70 @@ def test_what_is_wrong_has_its_own_reason(data: bytes, status: str, reason: str)
         assert len(found.detail) <= 400
 
 
+class Counting:
+    """The line ends, with how many bytes were looked at for them."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.pattern, self.seen = pattern, 0
+
+    def split(self, data: bytes) -> list[bytes]:
+        self.seen += len(data)
+        return self.pattern.split(data)
+
+
+def test_a_line_that_never_ends_fails_its_request_and_costs_each_byte_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All requests of a load are read by one loop: what one costs, the others wait."""
+    counting = Counting(load_stream._LINE_END)
+    monkeypatch.setattr(load_stream, "_LINE_END", counting)
+    endless = [chunked(b"y" * 65536, end=False).removeprefix(HEAD)] * 100
+    reader, found = read(HEAD, *endless, max_tokens=4)
+    assert reader.over and not reader.reusable
+    assert (found.status, found.reason) == ("failed", "an event of more than 4 MiB")
+    assert 4 << 20 < counting.seen < (4 << 20) + 200_000
+    # Nor may lines of one event go on for ever.
+    lines = [chunked(b"data: " + b"z" * 65530 + b"\n", end=False).removeprefix(HEAD)] * 100
+    _, found = read(HEAD, *lines, max_tokens=4)
+    assert found.reason == "an event of more than 4 MiB"
+
+
+def test_events_of_megabytes_are_read_and_many_of_them_are_no_long_one() -> None:
+    large = event("x" * 3_000_000)
+    pieces = [
+        chunked(large[i : i + 65536]).removesuffix(b"0\r\n\r\n").removeprefix(HEAD)
+        for i in range(0, len(large), 65536)
+    ]
+    end = chunked(event("b", "length"), usage(1, 3), DONE).removeprefix(HEAD)
+    _, found = read(HEAD, *pieces, *pieces, end, max_tokens=3)
+    assert (found.status, len(found.text)) == ("completed", 6_000_001)
+
+
 def test_what_the_server_says_of_an_error_is_kept() -> None:
     reader, found = read(b"HTTP/1.1 400 X\r\nContent-Length: 9\r\n\r\ntoo long!")
     assert (found.reason, found.detail) == ("http 400", "too long!")
     assert reader.reusable
     _, found = read(b"HTTP/1.1 400 X\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000)
     assert found.detail == "x" * 400
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    parts = [part.replace(b'{"choices"', b'{"error": null, "choices"') for part in GOOD]
+    _, found = read(chunked(*parts))
+    assert (found.status, found.text) == ("completed", "ab")
+
+
+def test_usage_and_chunks_may_differ_only_where_a_chunk_holds_several_tokens() -> None:
+    sixty = [event("a") for _ in range(59)] + [event("a", "stop")]
+    _, found = read(chunked(*sixty, usage(1, 1), DONE), max_tokens=64, ignore_eos=False)
+    assert (found.status, found.detail) == (
+        "failed",
+        "1 tokens by usage, 60 chunks with content",
+    )
+    _, found = read(chunked(*sixty, usage(1, 64), DONE), max_tokens=64)
+    assert (found.status, found.uncounted) == ("completed", 4)
+    _, found = read(chunked(*sixty, usage(1, 63), DONE), max_tokens=64)
+    assert (found.status, found.detail) == ("short", "63 of 64 tokens")
 
 
 def test_without_usage_the_finish_reason_tells_whether_it_was_all() -> None:

@@ -153,6 +153,22 @@ def test_heads_that_the_tensors_do_not_have_are_refused(tmp_path: Path) -> None:
         read_model(source)
 
 
+def test_weights_that_are_not_all_there_are_refused(tmp_path: Path) -> None:
+    """Half a checkpoint fits anything."""
+    source = make_source(tmp_path / "source")
+    edit_json(source / "config.json", lambda c: c.update({"num_hidden_layers": 32}))
+    with pytest.raises(CheckpointError, match=r"layer \d+ has no tensor \(\d+ of 32 layers"):
+        read_model(source)
+    packed = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    edit_json(source / "config.json", lambda c: c.update({"quantization_config": packed}))
+    with pytest.raises(CheckpointError, match="of 32 layers are missing"):
+        read_model(source)
+    lone = make_source(tmp_path / "lone")
+    (lone / "model.safetensors").rename(lone / "model-00001-of-00004.safetensors")
+    with pytest.raises(CheckpointError, match="3 of 4 shards are missing"):
+        read_model(lone)
+
+
 def test_a_gguf_file_is_read_too(tmp_path: Path) -> None:
     from workbench.variants import GgufSpec
 

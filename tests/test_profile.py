@@ -1,10 +1,13 @@
 """Loads against the shipped fake, whose token times are known: what is measured, kept and told."""
 
+import dataclasses
 import itertools
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -94,6 +97,51 @@ def test_latencies_are_the_servers(tmp_path: Path) -> None:
     assert one.seconds > 1.5 * four.seconds
     assert found.peak_rss is not None and 10 << 20 < found.peak_rss < 1 << 30
     assert found.peak_gpu is None
+
+
+def test_the_peaks_are_those_of_every_server_that_a_pass_was_measured_on(tmp_path: Path) -> None:
+    """A profile that was killed goes on with a server that may not have been asked the most."""
+    spec = ProfileSpec(workloads=(workload(),), concurrency=(1, 2), requests=4)
+
+    class Device:
+        def __init__(self, used: int) -> None:
+            self.used = used
+
+        def readings(self) -> tuple[()]:
+            return ()
+
+        def used_by(self, tree: Any, readings: Any) -> int:
+            return self.used
+
+    def measured(megabytes: int, on_device: int) -> Measured:
+        """Its memory is that of a process which holds so much."""
+        held = f"held = b'x' * ({megabytes} << 20); print(flush=True); input()"
+        with (
+            start(tmp_path) as endpoint,
+            subprocess.Popen(
+                [sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ) as holder,
+        ):
+            assert holder.stdout is not None and holder.stdout.readline()
+            seen = dataclasses.replace(endpoint, pid=holder.pid, gpu=Device(on_device))
+            found = run_profile(seen, spec, Inputs(Bytes()), folder=tmp_path)
+            holder.kill()
+        return found
+
+    first = measured(200, 9_000)
+    assert first.peak_rss is not None and first.peak_rss > 200 << 20
+    kept, missing = (tmp_path / LOADS / f"short.x{n}.0.json" for n in (1, 2))
+    missing.unlink()
+    second = measured(1, 7_000)
+    assert second.resumed == 1
+    assert (second.peak_rss, second.peak_gpu) == (first.peak_rss, 9_000)
+    # What an earlier version kept is of no known peak, and is no hindrance.
+    old = json.loads(kept.read_text())
+    del old["peak_rss"], old["peak_gpu"]
+    kept.write_text(json.dumps(old))
+    missing.unlink()
+    third = measured(1, 7_000)
+    assert third.peak_rss is not None and third.peak_rss < 200 << 20 and third.peak_gpu == 7_000
 
 
 def test_the_server_gives_way_to_the_client(
@@ -377,6 +425,45 @@ def test_an_answer_that_is_too_short_is_a_failure(tmp_path: Path) -> None:
         profile(tmp_path, {"stops_early": True}, workloads=(workload(24, 40),), concurrency=(1,))
 
 
+def test_a_server_that_is_well_and_answers_nothing_ends_the_profile(tmp_path: Path) -> None:
+    """One round of waiting for the warm-up and one for the load, not one for each request."""
+    with pytest.raises(ServingFailure, match=r"answers none[\s\S]*first 4 requests") as failure:
+        profile(tmp_path, {"ttft_ms": 60_000}, concurrency=(2,), requests=400, request_seconds=0.5)
+    assert "'short x2'" in failure.value.what and "within 0.5 s (request)" in failure.value.what
+    assert not list((tmp_path / LOADS).glob("*"))
+
+
+def test_one_load_without_a_token_is_a_point_and_a_second_ends_the_profile(tmp_path: Path) -> None:
+    told: list[str] = []
+    spec = ProfileSpec(
+        workloads=(workload(),), concurrency=(1, 2, 4, 8), requests=8, request_seconds=1
+    )
+    with start(tmp_path) as endpoint:
+
+        def stop(_: float, __: float, what: str) -> None:
+            if what == "short x2":
+                os.kill(endpoint.pid, signal.SIGSTOP)
+            told.append(what.split(",")[0])
+
+        # It is too busy to say so, and lives.
+        seen = Living(**vars(endpoint))
+        with pytest.raises(ServingFailure, match="of the load 'short x4' its first 4 requests"):
+            run_profile(seen, spec, Inputs(Bytes()), folder=tmp_path, progress=stop)
+        os.kill(endpoint.pid, signal.SIGCONT)
+    kept = pass_file(tmp_path / LOADS, "short", ClosedLoop(concurrency=2), 0)
+    reasons = [outcome["reason"] for outcome in json.loads(kept.read_bytes())["outcomes"]]
+    ended = "the load was ended: its first 4 requests got not a byte within 1 s (first_byte)"
+    assert reasons == ["no first byte within 1 s (first_byte)"] * 4 + [ended] * 4
+    assert "short x8" not in told
+
+
+class Living(Endpoint):
+    """A server whose health is well, whatever else it does."""
+
+    def alive(self) -> bool:
+        return True
+
+
 def test_a_cut_stream_is_never_an_answer(tmp_path: Path) -> None:
     with pytest.raises(ServingFailure, match=r"not one of 8 requests"):
         profile(tmp_path, {"drop_stream_after": 3}, concurrency=(1,))
@@ -474,7 +561,7 @@ def test_a_pass_of_before_it_knew_its_server_is_read_and_belongs_to_none(tmp_pat
 
 def test_passes_without_one_completed_request_are_asked_again(tmp_path: Path) -> None:
     with pytest.raises(ServingFailure, match="not one of 8 requests"):
-        profile(tmp_path, {"ttft_ms": 50}, concurrency=(1,), request_seconds=0.005)
+        profile(tmp_path, {"drop_stream_after": 3}, concurrency=(1,))
     found = profile(tmp_path, {}, concurrency=(1,))
     assert found.resumed == 0 and found.loads[0].completed == 8
 

@@ -50,6 +50,14 @@ def test_the_answer_always_held_and_probes_are_bounded(
         assert server.asked.count(found.rate) == 2
 
 
+def test_a_search_that_ran_out_of_probes_says_what_it_did_not_reach() -> None:
+    found = search(Server(1.0), 0.001, 1e6, most=5, within=0.1)
+    failed = min(probe.rate for probe in found.probes if not probe.meets)
+    assert found.rate is not None and failed / found.rate > 1.1
+    assert "5 probes did not bring them within 0.1 of each other" in found.sentence
+    assert "did not bring" not in search(Server(1.0), 0.5, 2, most=10, within=0.1).sentence
+
+
 def test_targets_nothing_can_meet_are_said_to_be() -> None:
     found = search(Server(0), 2, 50)
     assert (found.outcome, found.rate) == ("nothing meets", None)

@@ -57,6 +57,8 @@ def test_a_sweep_from_recipe_to_report(
     assert "2 more server starts" in planned and "4 points more" in planned
     done = workbench("run", "recipe.yaml")
     assert done.returncode in (0, 11), done.stdout + done.stderr
+    said = "profile:good: 1 of 2 configurations of the sweep failed, the first with: "
+    assert said in done.stdout
     folder = project / "results" / "smoke"
     record = read_record(folder / "variants" / "good" / "profile.json", Profile)
     one, broken = record.sweep

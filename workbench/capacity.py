@@ -98,6 +98,15 @@ def _assumptions(
         f"{model.dtype}); another format by its bits with scales, and embeddings, norms and "
         "output layer in 16 bits; divided evenly over the cards"
     )
+    fused = [t for n, t in model.tensors.items() if len(t.shape) == 3 and "expert" in n]
+    other = any(row.engine == "vllm" and not row.format.startswith("bf16") for row in made)
+    if fused and other and model.quantization is None:
+        size = sum(t.bytes for t in fused) / _GIB
+        yield (
+            f"weights: {len(fused)} tensors of fused experts ({size:.2f} GiB as stored) count in "
+            "16 bits in fp8, int8, gptq, awq and nf4 too: whether and how a tool quantizes them is "
+            "not known, so these formats may be much smaller"
+        )
     told = "" if dtype == "bfloat16" else ", which has no bfloat16"
     yield (
         f"KV cache: {layout.kind}, {layout.token_bytes(dtype):,} bytes a token in {dtype} "
@@ -164,7 +173,7 @@ def _told_speed(load: Load, measured: Speed | None, made: tuple[Row, ...]) -> It
                 continue
             length = (point.output_tokens_per_s or 0) * point.seconds / point.completed
             yield (
-                f"cards: {load.qps:g} requests/s of {load.p95_out} output tokens, against "
+                f"cards: {load.qps:g} requests/s of {load.usual_out:g} output tokens, against "
                 f"{point.output_tokens_per_s:,.0f} output tokens/s that '{point.workload}' had at "
                 f"concurrency {point.concurrency} with {length:.0f} output tokens a request; "
                 "longer prompts or answers than it was measured with are slower"
@@ -186,3 +195,23 @@ def _told_speed(load: Load, measured: Speed | None, made: tuple[Row, ...]) -> It
             f"cost: {load.price:g} per card and hour, for the load as stated, day and night; "
             "spare capacity is paid for"
         )
+        yield _told_means(load, measured)
+
+
+def _told_means(load: Load, measured: Speed | None) -> str:
+    """By which lengths a million tokens are counted, and how that moves their cost."""
+    if load.mean_in is not None and load.mean_out is not None:
+        return (
+            f"cost: by the mean lengths, {load.mean_in:g} + {load.mean_out:g} tokens (--mean-in, "
+            "--mean-out, yours); memory is planned for the P95 ones"
+        )
+    lacking = {"--mean-in": load.mean_in, "--mean-out": load.mean_out}
+    names = " and ".join(name for name, value in lacking.items() if value is None)
+    moves = (
+        "cards by --latency stay, so with means of half the length a million tokens cost twice as "
+        "much"
+        if measured is None
+        else "with means of half the length a profile needs half the cards, up to whole servers, "
+        "and a million tokens cost as much"
+    )
+    return f"cost: {names} not given, so the mean is taken as the P95 length: {moves}"

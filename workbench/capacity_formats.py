@@ -45,6 +45,7 @@ class Form:
         weight_bytes: as an engine loads it, all GPUs together.
         group: weights along a row that share a scale; 1: no groups.
         engine: who runs it.
+        doubt: why its ``quantization_config`` cannot be read; empty: it can.
     """
 
     label: str
@@ -52,6 +53,7 @@ class Form:
     options: Mapping[str, Any]
     weight_bytes: int
     group: int = 1
+    doubt: str = ""
 
     @property
     def engine(self) -> str:
@@ -93,8 +95,9 @@ def form(model: Model, name: str) -> Form | str:
     if name == AS_IT_IS:
         if model.gguf:
             return Form(f"as it is ({model.dtype})", "gguf", {}, model.stored_bytes)
-        method, options = _own(model.quantization or {})
-        return Form(f"as it is ({method[:20]})", method, options, model.stored_bytes)
+        method, options, doubt = _own(model.quantization or {})
+        label = f"as it is ({method[:20]})"
+        return Form(label, method, options, model.stored_bytes, doubt=doubt)
     if name not in FORMATS:
         return Form(name, "gguf", {}, gguf_bytes(model.tensors, name.upper(), tied=model.tied))
     method, options, scheme = FORMATS[name]
@@ -110,16 +113,21 @@ def form(model: Model, name: str) -> Form | str:
     return Form(label, method, options, size, group)
 
 
-def _own(quantization: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Method and options of a checkpoint that is quantized already, as the matrix knows them."""
-    kind = str(quantization.get("quant_method"))
+def _own(quantization: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """Method and options of a checkpoint that is quantized already, as the matrix knows them.
+
+    The third is why its config cannot be read; empty where it can.
+    """
     try:
         schemes = parse(quantization).schemes
-    except ValueError:
-        return kind, {}  # DeepSeek's 'fp8' is a name the matrix has, others are not
-    if not schemes:
-        return "none", {}
-    scheme = schemes[0][1]
+    except ValueError as error:
+        # DeepSeek's 'fp8' is a name the matrix has, others are not.
+        return str(quantization.get("quant_method", "unnamed")), {}, str(error)
+    return (*_known(schemes[0][1]), "") if schemes else ("none", {}, "")
+
+
+def _known(scheme: Scheme) -> tuple[str, dict[str, Any]]:
+    """Method and options of a scheme, as the matrix knows them."""
     grouped = {"bits": scheme.bits, "group_size": scheme.group or -1}
     if scheme.tool != _CT:
         return {"bitsandbytes": "nf4", "gptq": "gptqmodel", "awq": "autoawq"}[scheme.tool], grouped

@@ -36,6 +36,8 @@ class Load:
         utilization: share of a GPU's memory the engine takes.
         kv: types of the KV cache, of ``auto`` and ``fp8``.
         formats: as `capacity_formats.asked` knows them; empty: the usual ones.
+        mean_in: mean tokens of a prompt, for cost; None: as many as `p95_in`.
+        mean_out: mean tokens of an answer, for throughput and cost; None: as many as `p95_out`.
         tp: tensor-parallel size; None: the one that needs the fewest cards for the load, or the
             smallest that holds one request.
     """
@@ -49,6 +51,8 @@ class Load:
     kv: tuple[str, ...] = ("auto", "fp8")
     formats: tuple[str, ...] = ()
     tp: int | None = None
+    mean_in: float | None = None
+    mean_out: float | None = None
 
     def check(self) -> None:
         """Refuse what no load is.
@@ -60,6 +64,8 @@ class Load:
         for option, value, most in (
             ("--p95-in", self.p95_in, 1 << 24),
             ("--p95-out", self.p95_out, 1 << 24),
+            ("--mean-in", self.mean_in, 1 << 24),
+            ("--mean-out", self.mean_out, 1 << 24),
             ("--qps", self.qps, 1e6),
             ("--latency", self.latency, 86_400.0),
             ("--price", self.price, 1e6),
@@ -85,6 +91,16 @@ class Load:
     def length(self) -> int:
         """Tokens of one request."""
         return self.p95_in + self.p95_out
+
+    @property
+    def usual_in(self) -> float:
+        """Tokens of a prompt on the average."""
+        return self.p95_in if self.mean_in is None else self.mean_in
+
+    @property
+    def usual_out(self) -> float:
+        """Tokens of an answer on the average."""
+        return self.p95_out if self.mean_out is None else self.mean_out
 
 
 @dataclass(frozen=True)
@@ -140,7 +156,8 @@ def rows(model: Model, hardware: Hardware, load: Load, measured: Speed | None) -
             answer = lane(found.method, options, found.engine, hardware, compute_dtype(hardware))
             row = Row(found.label, found.engine, answer.name, answer.reason, kv, False)
             if answer.name not in RUNS:
-                yield row
+                said = f"its quantization_config cannot be read: {found.doubt}"
+                yield replace(row, reason=said) if found.doubt else row
                 continue
             if found.engine == "llamacpp":
                 reason = (
@@ -244,7 +261,8 @@ def _costed(row: Row, load: Load, measured: Speed | None) -> Row:
             each = point.concurrency / (point.output_tokens_per_s or math.nan)
             if not measured.speculative and load.p95_out * each < row.least:
                 return replace(row, impossible=True)
-            servers = math.ceil(load.qps * load.p95_out / (point.output_tokens_per_s or math.nan))
+            tokens_per_s = point.output_tokens_per_s or math.nan
+            servers = math.ceil(load.qps * load.usual_out / tokens_per_s)
     elif measured is None and load.latency is not None:
         if load.latency < row.least:
             return replace(row, impossible=True)
@@ -258,6 +276,6 @@ def _costed(row: Row, load: Load, measured: Speed | None) -> Row:
     per_request = load.price * cards / (3600 * load.qps)
     return replace(
         row,
-        cost_output=1e6 * per_request / load.p95_out,
-        cost_total=1e6 * per_request / load.length,
+        cost_output=1e6 * per_request / load.usual_out,
+        cost_total=1e6 * per_request / (load.usual_in + load.usual_out),
     )

@@ -39,6 +39,12 @@ def capacity(
     gpu: Annotated[str, typer.Option("--gpu", help="as `workbench support` names them")],
     p95_in: Annotated[int, typer.Option("--p95-in", help="tokens of a prompt, 95th percentile")],
     p95_out: Annotated[int, typer.Option("--p95-out", help="tokens of an answer, the same")],
+    mean_in: Annotated[
+        float | None, typer.Option("--mean-in", help="mean tokens of a prompt, for cost")
+    ] = None,
+    mean_out: Annotated[
+        float | None, typer.Option("--mean-out", help="mean tokens of an answer, the same")
+    ] = None,
     qps: Annotated[float | None, typer.Option("--qps", help="requests/s to serve")] = None,
     latency: Annotated[
         float | None, typer.Option("--latency", help="seconds a request takes, if you know it")
@@ -83,6 +89,8 @@ def capacity(
         kv=tuple(dict.fromkeys(word.lower() for word in kv or ("auto", "fp8"))),
         formats=tuple(word.lower() for word in format_ or ()),
         tp=tp,
+        mean_in=mean_in,
+        mean_out=mean_out,
     )
     load.check()
     hardware = named(gpu)

@@ -45,7 +45,7 @@ def check_shapes(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Te
         if _EMBEDDING.search(name) or name == "lm_head.weight":
             width = config.get("word_embed_proj_dim") or config.get("hidden_size")
             _compare(path, name, tensor, (config.get("vocab_size"), width))
-    _layers(path, config, tensors)
+    check_layers(path, config, tensors)
     if config.get("model_type") in _PLAIN:
         _plain(path, config, tensors)
     _head(path, config, tensors)
@@ -65,8 +65,17 @@ def _compare(path: Path, name: str, tensor: Tensor, expected: tuple[Any, ...]) -
         )
 
 
-def _layers(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Every layer from 0 on is there, and none beyond the last."""
+def check_layers(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Every layer from 0 on is there, and none beyond the last.
+
+    Args:
+        path: the checkpoint's folder, for the message.
+        config: config.json, the text part merged in.
+        tensors: name -> tensor; of a quantized checkpoint too.
+
+    Raises:
+        CheckpointError: one is missing, or is none of the config's.
+    """
     found = {int(m[1]) for name in tensors if (m := _STACK.match(name))}
     count = config.get("num_hidden_layers")
     if not found or not isinstance(count, int):

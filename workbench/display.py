@@ -66,6 +66,7 @@ class _Row:
     ended: float | None = None
     progress: tuple[float, float, str] = (0, 0, "")
     phase_begun: float = 0.0
+    remarks: list[str] = field(default_factory=list)  # they stay beside it when it is done
 
     def elapsed(self, now: float) -> str:
         return duration((self.ended or now) - self.begun) if self.begun is not None else ""
@@ -104,11 +105,13 @@ class _State:
                 row.phase_begun = now
             return f"{row.name}: {row.text(now)}"
         if kind == "done":
-            row.state, row.ended, row.note = "done", now, ""
+            row.state, row.ended, row.note = "done", now, "; ".join(row.remarks)
             return f"{row.name}: done in {row.elapsed(now)}"
         if kind == "restart":
             return f"{row.name}: the server died and is started again ({event['what']})"
-        if kind in ("left out", "not scored", "reopened"):
+        if kind == "remark":
+            row.remarks.append(event["what"])
+        if kind in ("left out", "not scored", "reopened", "remark"):
             return f"{row.name}: {event['what']}"
         if kind in ("error", "interrupted"):
             row.state, row.ended, row.note = "failed", now, event.get("what", kind)

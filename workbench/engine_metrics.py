@@ -89,10 +89,17 @@ def engine_use(inside: Sequence[Metrics], readings: Sequence[Metrics]) -> Engine
         waiting=level([_gauge(m, "waiting") for m in inside]),
         kv_cache_share=level([_gauge(m, "kv cache") for m in inside]),
         preemptions=_whole(_grown(readings, "preemptions")),
-        prefix_cache_hit_rate=found / looked_up if looked_up and found is not None else None,
+        prefix_cache_hit_rate=_share(found, looked_up),
         prompt_tokens=_whole(_grown(readings, "in")),
         output_tokens=_whole(_grown(readings, "out")),
     )
+
+
+def _share(found: float | None, looked_up: float | None) -> float | None:
+    """Found / looked up; None where nothing was, or where more was found than looked up."""
+    if not looked_up or found is None or found > looked_up:
+        return None
+    return found / looked_up
 
 
 def level(values: Sequence[float | None]) -> Level | None:

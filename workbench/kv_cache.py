@@ -162,10 +162,8 @@ def from_config(config: Mapping[str, Any], where: str = "config.json") -> KvLayo
         raise _unknown(where, "it is an encoder-decoder model, whose cache depends on both sides")
     count = reader.number("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     heads = reader.number("num_attention_heads", "n_head", "n_heads", "num_heads")
-    context = reader.optional(
-        "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"
-    )
     notes: list[str] = []
+    context = _context(reader, notes)
     if reader.optional("kv_lora_rank") is not None:
         width = reader.number("kv_lora_rank") + reader.number("qk_rope_head_dim")
         if reader.optional("index_head_dim") is not None:
@@ -175,7 +173,7 @@ def from_config(config: Mapping[str, Any], where: str = "config.json") -> KvLayo
     kv_heads = _kv_heads(reader, heads)
     key = reader.optional("head_dim", "kv_channels")
     if key is None:
-        key = reader.number("hidden_size", "n_embd", "d_model") // heads
+        key = _divided(reader, reader.number("hidden_size", "n_embd", "d_model"), heads)
     width = key + (reader.optional("v_head_dim") or key)
     shared = reader.optional("num_kv_shared_layers") or 0
     if shared >= count:
@@ -227,6 +225,38 @@ def _unknown(where: str, why: str) -> CheckpointError:
     )
 
 
+def _divided(reader: _Reader, hidden: int, heads: int) -> int:
+    """The size of a head where the config does not say it."""
+    if hidden < heads:
+        raise _unknown(reader.where, f"its hidden size {hidden} is less than its {heads} heads")
+    return hidden // heads
+
+
+def _context(reader: _Reader, notes: list[str]) -> int | None:
+    """The longest sequence, with scaled rotary positions as vLLM counts it.
+
+    vLLM (`_get_and_verify_max_len`) multiplies by the factor, for YaRN from the length before the
+    scaling; a config's own limit is the scaled one already for Gemma 3, Llama 3 and LongRoPE.
+    """
+    context = reader.optional(
+        "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"
+    )
+    scaling = reader.config.get("rope_scaling") or reader.config.get("rope_parameters")
+    if not isinstance(scaling, dict) or "gemma3" in str(reader.config.get("model_type")):
+        return context
+    kind = scaling.get("rope_type", scaling.get("type"))
+    factor = scaling.get("factor")
+    if kind in ("su", "longrope", "llama3") or not isinstance(factor, int | float):
+        return context
+    if kind == "yarn":
+        inner = _Reader(scaling, reader.where)
+        context = inner.optional("original_max_position_embeddings") or context
+    if context is None or not 1 < factor <= _LARGEST:
+        return context
+    notes.append(f"the context is {context:,} tokens x {factor:g} (rope scaling, as vLLM does)")
+    return int(context * factor)
+
+
 def _kv_heads(reader: _Reader, heads: int) -> int:
     config = reader.config
     # Falcon's first generation has one KV head whatever num_kv_heads says (FalconAttention).
@@ -254,7 +284,9 @@ def _windows(reader: _Reader, count: int, notes: list[str]) -> list[int | None]:
         raise _unknown(reader.where, f"not every layer is attention ('{mixed[0]}')")
     if config.get("attention_chunk_size"):
         notes.append("layers of chunked attention are counted as full ones")
-    if window is None or config.get("use_sliding_window") is False:
+    # The configuration classes of Qwen2 and Qwen3 have no window where the key is missing.
+    qwen = str(config.get("model_type")).startswith(("qwen2", "qwen3"))
+    if window is None or config.get("use_sliding_window", not qwen) is False:
         return [None] * count
     pattern = config.get("sliding_window_pattern", config.get("_sliding_window_pattern"))
     if isinstance(pattern, str) and pattern and set(pattern) <= {"L", "G"}:
@@ -345,7 +377,7 @@ def from_gguf(metadata: Mapping[str, Any], where: str) -> KvLayout:
     if len(kv_heads) != count:
         raise _unknown(where, f"'attention.head_count_kv' does not name {count} layers")
     key = reader.optional("attention.key_length")
-    key = key or reader.number("embedding_length") // heads
+    key = key or _divided(reader, reader.number("embedding_length"), heads)
     width = key + (reader.optional("attention.value_length") or key)
     window = reader.optional("attention.sliding_window")
     pattern = _GGUF_PATTERNS.get(architecture)

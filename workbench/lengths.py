@@ -144,7 +144,11 @@ class EmpiricalLength(Spec):
     def _kept(self) -> list[tuple[int, float]]:
         weights = self.weights or (1.0,) * len(self.values)
         pairs = zip(self.values, weights, strict=False)
-        return sorted((v, w) for v, w in pairs if self.min <= v <= self.max and w > 0)
+        kept = sorted((v, w) for v, w in pairs if self.min <= v <= self.max and w > 0)
+        # By a power of two, which changes no share: a sum of the largest numbers is none, and of
+        # the smallest no share can be taken.
+        largest = math.frexp(max((w for _, w in kept), default=1.0))[1]
+        return [(value, math.ldexp(weight, -largest)) for value, weight in kept]
 
 
 def _ordered(low: int, high: int) -> None:

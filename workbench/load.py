@@ -34,6 +34,7 @@ __all__ = ["Limits", "Load", "Target", "run_load"]
 #: What the client's process may take for its start and to hand over, beside the load's own limit.
 _SPARE_SECONDS = 60.0
 _TOLD_SECONDS = 2.0
+_WAIT_SECONDS = 3600.0
 _CHILD = "from workbench.load import child; child()"
 
 
@@ -53,6 +54,7 @@ class Load:
         most_open: the most requests that were open at a time.
         waited: requests of an open loop that found the limit of open connections reached; how long
             each waited is in its `queued`.
+        silent: why the load was ended because its first requests got nothing; else empty.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -63,6 +65,7 @@ class Load:
     connections: int
     most_open: int
     waited: int
+    silent: str = ""
 
     @property
     def completed(self) -> tuple[Outcome, ...]:
@@ -157,13 +160,17 @@ def _answer(
     while True:
         left = limit - (time.monotonic() - begun)
         try:
-            answer, _ = process.communicate(given, min(_TOLD_SECONDS, left) if waiting else left)
+            # No system waits for years at once, and a limit may be any number.
+            answer, _ = process.communicate(
+                given, min(_TOLD_SECONDS if waiting else _WAIT_SECONDS, left)
+            )
         except subprocess.TimeoutExpired:
             given = None  # it has the order: the call goes on where it was
             passed = time.monotonic() - begun
-            if waiting is None or passed >= limit:
+            if passed >= limit:
                 raise
-            waiting(passed)
+            if waiting is not None:
+                waiting(passed)
         else:
             return answer
 
@@ -202,6 +209,7 @@ async def send_load(
         connections=sender.opened,
         most_open=sender.most_open,
         waited=sender.waited,
+        silent=sender.silent,
     )
 
 
@@ -224,7 +232,7 @@ def child() -> None:
     _end_with_parent(os.getppid())
     # One connection is one open file.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + 256
+    wanted = (concurrency or limits.connections) + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

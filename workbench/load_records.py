@@ -201,7 +201,9 @@ class EngineUse(Record):
     kv_cache_share: Level | None = Field(None, description="of its KV cache in use, 0 to 1")
     preemptions: int | None = None
     prefix_cache_hit_rate: float | None = Field(
-        None, description="tokens found / tokens looked up; None: nothing was looked up, or untold"
+        None,
+        description="tokens found / tokens looked up; None: nothing was looked up, untold, or the "
+        "counters contradict each other",
     )
     prompt_tokens: int | None = None
     output_tokens: int | None = None

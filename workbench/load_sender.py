@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from socket import SOCK_STREAM
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from workbench.errors import ServingFailure
@@ -27,6 +27,9 @@ from workbench.traffic import Ask, Outcome
 #: A connection idle for longer is not used again: uvicorn, and so vLLM, closes one after 5 s, and a
 #: request that meets the closing is lost.
 IDLE_SECONDS = 2.0
+#: A load ends where at least so many, and one of each worker, waited to their limit and not one of
+#: the load ever got a token: the others would wait as long for nothing.
+SILENT: Final = 4
 
 
 class Sender:
@@ -45,6 +48,7 @@ class Sender:
         keeps_alive: a connection may carry another request.
         most_open: the most requests that were open at a time.
         waited: requests of an open loop that found all connections taken.
+        silent: why the load was ended because its first requests got nothing; else empty.
         began: of the monotonic clock, seconds.
     """
 
@@ -60,6 +64,9 @@ class Sender:
     ) -> None:
         self.keeps_alive = target.keep_alive
         self.opened = self.most_open = self.waited = 0
+        self.silent = ""
+        self._unheard = 0
+        self._stopped = False
         self.began = 0.0
         self._url, self._key = target.base_url, target.key
         self._asks = asks
@@ -98,7 +105,8 @@ class Sender:
         self.began = time.perf_counter()
         if not self._left:
             return []
-        self._later("load", limits.load, self._abandon)
+        late = f"the load was not over within {limits.load:g} s (load)"
+        self._later("load", limits.load, lambda: self._abandon(late))
         if self._seconds is not None:
             self._later("seconds", self._seconds, self._stop_sending)
         self._later("sweep", self._step, self._sweep)
@@ -272,40 +280,53 @@ class Sender:
             reader = connection.reader
             if reader is None:
                 continue
-            if now - connection.started > limits.request:
-                connection.give_up("timeout", f"not over within {limits.request:g} s (request)")
-            elif not reader.heard:
-                if now - connection.started > limits.first_byte:
-                    connection.give_up(
-                        "timeout", f"no first byte within {limits.first_byte:g} s (first_byte)"
-                    )
-            elif now - reader.heard > limits.between:
-                connection.give_up(
-                    "timeout", f"silent for {limits.between:g} s within the answer (between)"
-                )
+            waited, limit = now - connection.started, ""
+            # Where limits are equal, the one that says most.
+            if not reader.heard and waited > limits.first_byte:
+                limit = f"no first byte within {limits.first_byte:g} s (first_byte)"
+            elif waited > limits.request:
+                limit = f"not over within {limits.request:g} s (request)"
+            elif reader.heard and now - reader.heard > limits.between:
+                limit = f"silent for {limits.between:g} s within the answer (between)"
+            if limit:
+                self._unheard += not reader.outcome.token_times
+                connection.give_up("timeout", limit)
+        enough = min(len(self._asks), max(SILENT, 0 if self._open_loop else self._slots))
+        begun = [outcome for outcome in self._outcomes if outcome is not None]
+        if self._unheard >= enough and not any(outcome.token_times for outcome in begun):
+            heard = any(outcome.first_byte is not None for outcome in begun)
+            first = not heard and limits.first_byte <= limits.request
+            self.silent = (
+                f"its first {self._unheard} requests got not a {'token' if heard else 'byte'} "
+                f"within {limits.first_byte if first else limits.request:g} s "
+                f"({'first_byte' if first else 'request'})"
+            )
+            self._abandon(f"the load was ended: {self.silent}")
+            return
         self._later("sweep", self._step, self._sweep)
 
     def _stop_sending(self) -> None:
         """Forget what was not begun."""
+        self._stopped = True
         self._left = len(self._busy) + len(self._connecting)
         self._waiting.clear()
         self._coming = len(self._asks)
         self._end_if_done()
 
-    def _abandon(self) -> None:
+    def _abandon(self, reason: str) -> None:
         """End all that is left, as unfinished."""
         for connection in self._busy:
             connection.reader = None
             connection.drop()
         self._busy.clear()
         for index, ask in enumerate(self._asks):
-            if self._outcomes[index] is None:
+            if self._outcomes[index] is None and not self._stopped:
                 due = self.now() if ask.at is None else ask.at
                 self._outcomes[index] = Outcome(ask.number, due=due)
         for outcome in self._outcomes:
             if outcome is not None and outcome.status == "unfinished":
                 outcome.over = self.now()
-                outcome.reason = f"the load was not over within {self._limits.load:g} s (load)"
+                outcome.reason = reason
         if not self._finished.done():
             self._finished.set_result(None)
 

@@ -20,8 +20,8 @@ from workbench.traffic import Ask, Outcome, Status
 REFUSED: Final = (429, 503)
 #: How much of what a server said is kept, characters.
 MAX_DETAIL: Final = 400
-#: A line longer than this is no event of a completion, bytes.
-MAX_LINE: Final = 1 << 24
+#: Lines of one event longer than this together are no chunk of a completion, bytes.
+MAX_EVENT: Final = 4 << 20
 
 _LINE_END = re.compile(rb"\r\n|[\r\n]")
 _BOM = b"\xef\xbb\xbf"
@@ -48,6 +48,7 @@ class AnswerReader:
         "_events",
         "_framed",
         "_headers",
+        "_held",
         "_keep_text",
         "_now",
         "_parser",
@@ -75,8 +76,9 @@ class AnswerReader:
         self._framed = False
         self._done = False
         self._events = 0
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line that is not over, or of what an error says
         self._data: list[bytes] = []
+        self._held = 0  # bytes of an event that is not over, about
         self._texts: list[str] = []
         self._skip_lf = False
 
@@ -145,8 +147,9 @@ class AnswerReader:
         if self.over:
             return
         if self._status != 200:
-            if len(self._rest) < 4 * MAX_DETAIL:
-                self._rest += body
+            if self._held < 4 * MAX_DETAIL:
+                self._held += len(body)
+                self._rest.append(body)
             return
         if (
             body.startswith(b"data: ")
@@ -175,13 +178,22 @@ class AnswerReader:
             # The line end was CR LF, and its two bytes came apart.
             body = body.removeprefix(b"\n")
             self._skip_lf = False
-        buffer = self._rest + body
-        *lines, self._rest = _LINE_END.split(buffer)
-        self._skip_lf = buffer.endswith(b"\r")
+        # Only what is new is looked at: a line that never ends must not cost more with each read,
+        # as every other request of the load waits meanwhile.
+        *lines, rest = _LINE_END.split(body)
+        self._skip_lf = body.endswith(b"\r")
+        if lines:
+            if self._rest:
+                lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest = [rest] if rest else []
+        elif rest:
+            self._rest.append(rest)
+        self._held += len(body)
         for line in lines:
             if self.over:
                 return
             if not line:
+                self._held = 0
                 if self._data:
                     data = b"\n".join(self._data)
                     self._data = []
@@ -194,8 +206,10 @@ class AnswerReader:
                 self._data.append(line[5:].removeprefix(b" "))
             elif line == b"data":
                 self._data.append(b"")
-        if len(self._rest) > MAX_LINE:
-            self.fail("failed", "malformed stream", f"a line of more than {MAX_LINE} bytes")
+        if not (self._rest or self._data):
+            self._held = 0
+        elif self._held > MAX_EVENT:
+            self.fail("failed", f"an event of more than {MAX_EVENT >> 20} MiB")
 
     def _event(self, data: bytes) -> None:
         self._events += 1
@@ -206,7 +220,7 @@ class AnswerReader:
             return
         try:
             event = orjson.loads(data)
-            if "error" in event:
+            if event.get("error") is not None:
                 self.fail("failed", "error in the stream", str(event["error"]))
                 return
             for choice in event["choices"]:
@@ -241,20 +255,22 @@ class AnswerReader:
 
     def _usage(self, usage: dict[str, Any]) -> None:
         counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if any(n is not None and type(n) is not int for n in counts):
-            raise TypeError("a count of tokens is not a whole number")
+        if any(n is not None and (type(n) is not int or n < 0) for n in counts):
+            raise TypeError("a count of tokens is not a whole number from 0 on")
         self.outcome.prompt_tokens, self.outcome.output_tokens = counts
 
     def _settle(self) -> None:
         """Decide what became of it, now that all of it was read."""
-        found = self.outcome
+        found, most = self.outcome, self._ask.max_tokens
         found.last_byte = self._now
+        usage, chunks = found.output_tokens, len(found.token_times)
         if self._status != 200:
-            said = self._rest.decode("utf-8", "replace").strip()
+            said = b"".join(self._rest).decode("utf-8", "replace").strip()
             kind: Status = "refused" if self._status in REFUSED else "failed"
             self.fail(kind, f"http {self._status}", said)
         elif not self._events:
-            self.fail("failed", "not a stream", self._rest.decode("utf-8", "replace"))
+            said = b"".join(self._rest).decode("utf-8", "replace")
+            self.fail("failed", "not a stream", said)
         elif not self._done:
             self.fail("failed", "the stream ended without [DONE]")
         elif found.finish_reason is None:
@@ -263,10 +279,14 @@ class AnswerReader:
             self.fail("failed", f"finish reason '{found.finish_reason}'")
         elif not found.token_times:
             self.fail("failed", "no tokens")
-        elif found.output_tokens is not None and found.output_tokens > self._ask.max_tokens:
-            self.fail("failed", "more tokens than asked for")
+        elif usage is not None and usage < chunks:
+            # A chunk may hold several tokens, and a token may show no text; no token has two.
+            said = f"{usage} tokens by usage, {chunks} chunks with content"
+            self.fail("failed", "usage contradicts the chunks", said)
+        elif max(usage or 0, chunks) > most:
+            self.fail("failed", "more tokens than asked for", f"{usage or chunks} of {most}")
         elif self._ask.ignore_eos and self._is_short():
-            self.fail("short", "short answer")
+            self.fail("short", "short answer", f"{usage or chunks} of {most} tokens")
         else:
             self.over = True
             found.status = "completed"

@@ -44,6 +44,10 @@ class Pass(Record):
     client_wait_seconds: float | None = Field(None, description="it waited for a processor")
     seen_before: int = Field(description="requests that begin with a block asked earlier")
     usage: Usage
+    peak_rss: int | None = Field(
+        None, description="most resident bytes of its server from the first warm-up to its end"
+    )
+    peak_gpu: int | None = Field(None, description="most device bytes, the same")
     outcomes: tuple[dict[str, Any], ...]
     served: dict[str, str] = Field(
         {}, description="weights and other conditions of the server; empty in older passes"

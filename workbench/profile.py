@@ -59,8 +59,9 @@ class Measured:
     Attributes:
         loads: one for each workload and load, in the recipe's order, then the rates searched.
         highest: workload -> the highest rate that met the targets.
-        peak_rss: peak resident bytes of the server's processes; None: never seen.
-        peak_gpu: peak device bytes; None: no GPU.
+        peak_rss: peak resident bytes of the server's processes; None: never seen. Of every server
+            that a pass was measured on: one that was started again may have used less since.
+        peak_gpu: peak device bytes of the same; None: no GPU.
         resumed: passes taken over from an attempt that was cut short, each once.
         began: when the first pass began, UTC.
         finished: when the last one had ended.
@@ -107,7 +108,9 @@ def run_profile(
     with Watch(endpoint) as watch:
         profiler = _Profiler(endpoint, spec, inputs, folder / LOADS / under, watch, progress)
         loads, highest = profiler.run()
-        peak = watch.peak
+    peak = watch.peak
+    for done in profiler.passes:
+        peak.saw(done.peak_rss, done.peak_gpu)
     spans = profiler.spans
     began, finished = min(one for one, _ in spans), max(end for _, end in spans)
     return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed, began, finished)
@@ -135,6 +138,7 @@ class _Profiler:
         self._warm: set[tuple[str, str]] = set()
         self._passes: dict[Path, tuple[Repeat, Pass]] = {}
         self._blocks: set[tuple[int, ...]] = set()
+        self._heard = False  # whether the last load got a token; before the first none did
         self._done = 0
         plan = [(w, load) for w in spec.workloads for load in spec.loads(w)]
         self._plan = alternated(plan, spec.repeats)
@@ -164,9 +168,14 @@ class _Profiler:
         return tuple(loads), highest
 
     @property
+    def passes(self) -> list[Pass]:
+        """Every pass, those taken over too."""
+        return [done for _, done in self._passes.values()]
+
+    @property
     def spans(self) -> list[tuple[datetime, datetime]]:
         """When each pass began and ended, those taken over too."""
-        begins = [(datetime.fromisoformat(p.began), p.seconds) for _, p in self._passes.values()]
+        begins = [(datetime.fromisoformat(p.began), p.seconds) for p in self.passes]
         return [(began, began + timedelta(seconds=seconds)) for began, seconds in begins]
 
     def _highest(self, workload: Workload) -> tuple[HighestRate, list[LoadSummary]]:
@@ -240,6 +249,8 @@ class _Profiler:
                 fix="read the server's log; the loads measured before are kept. A lighter load, or "
                 "less memory for its KV cache, may help",
             )
+        self._check_heard(sent, label)
+        usage = self._watch.between(sent.began, sent.began + sent.seconds)
         return Pass(
             workload=workload.name,
             arrivals=load.model_dump(mode="json"),
@@ -249,10 +260,27 @@ class _Profiler:
             client_cpu_seconds=sent.cpu_seconds,
             client_wait_seconds=sent.cpu_wait_seconds,
             seen_before=seen,
-            usage=self._watch.between(sent.began, sent.began + sent.seconds),
+            usage=usage,
+            peak_rss=self._watch.peak.rss,
+            peak_gpu=self._watch.peak.gpu,
             outcomes=tuple(plain(outcome) for outcome in sent.outcomes),
             served=self._served,
         )
+
+    def _check_heard(self, sent: Load, label: str) -> None:
+        """A load without a token is a recorded point; of a server that answers nothing, none is.
+
+        Raises:
+            ServingFailure: no load before got a token of it, or the one just before did not.
+        """
+        if sent.silent and not self._heard:
+            raise ServingFailure(
+                f"the server takes requests and answers none: of the load '{label}' {sent.silent}",
+                where=self._endpoint.base_url,
+                fix="read the server's log; what was measured before is kept. Where a first token "
+                "takes longer than that, raise profile.request_seconds",
+            )
+        self._heard = not sent.silent
 
     def _send(self, asks: Sequence[Ask], load: AnyArrivals, *, keep_text: bool, label: str) -> Load:
         level = load.concurrency if isinstance(load, ClosedLoop) else None
@@ -304,7 +332,8 @@ class _Profiler:
         )
         asks = [Ask(i, tuple(ids), _WARM_TOKENS) for i, ids in enumerate(prompts)]
         warm = ClosedLoop(concurrency=max(2, level))
-        self._send(asks, warm, keep_text=False, label=f"{' '.join(key)}, warm-up")
+        sent = self._send(asks, warm, keep_text=False, label=f"{' '.join(key)}, warm-up")
+        self._heard = self._heard or not sent.silent
 
     def _refuse(self, passes: Sequence[Pass]) -> None:
         failed = [o for done in passes for o in done.results()]

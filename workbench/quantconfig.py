@@ -143,6 +143,8 @@ def parse(config: Mapping[str, Any]) -> Parsed:
         return _original(config, str(method))
     if method == "fake":
         return Parsed("fake")
+    if method is None:
+        raise ValueError("it names no 'quant_method'")
     raise ValueError(f"quant_method is {method!r}, which no engine here reads")
 
 

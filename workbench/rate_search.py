@@ -54,8 +54,12 @@ def next_rate(
     return math.sqrt(held * failed)
 
 
-def conclude(probes: Sequence[Probe]) -> HighestRate:
+def conclude(probes: Sequence[Probe], within: float | None = None) -> HighestRate:
     """What the probes say.
+
+    Args:
+        probes: in the order they were tried.
+        within: what the search was to reach; said where it did not. None: nothing was to be.
 
     Raises:
         ValueError: there is none.
@@ -95,11 +99,18 @@ def conclude(probes: Sequence[Probe]) -> HighestRate:
             probes=tuple(probes),
         )
     first = failures[0]
+    wide = within is not None and first.rate / held > 1 + within
+    short = (
+        f"; the limit lies anywhere between: {tried} did not bring them within {within:.3g} of "
+        "each other, raise 'most' or narrow 'low' and 'high'"
+        if wide
+        else ""
+    )
     return HighestRate(
         outcome="found",
         rate=held,
         sentence=f"{held:g} requests/s meet the targets, {first.rate:g} do not: {first.why} "
-        f"({tried})",
+        f"({tried}){short}",
         probes=tuple(probes),
     )
 
@@ -144,7 +155,7 @@ def search(
     while (rate := next_rate(probes, low, high, most=most, within=within)) is not None:
         meets, why = probe(rate)
         probes.append(Probe(rate=rate, meets=meets, why=why))
-    return conclude(probes)
+    return conclude(probes, within)
 
 
 def _held(probes: Sequence[Probe]) -> float | None:

@@ -247,5 +247,6 @@ def _started(
         options=options,
         extra_env=extra,
         progress=events.progress,
+        remark=lambda said: events.emit("remark", what=said),
     ) as endpoint:
         yield endpoint

@@ -29,6 +29,7 @@ from workbench.errors import CalibrationError, StoreError, WorkbenchError
 from workbench.evaluating import evaluate_variant, throw_away
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
+from workbench.profile_remarks import profile_remarks
 from workbench.profiling import profile_variant
 from workbench.quantizers import Task, quantizer
 from workbench.records import (
@@ -311,7 +312,10 @@ def profile(context: Context, variant: str = "") -> Profile:
     made = manifest(context, chosen.name)
 
     def make(folder: Path) -> Profile:
-        return profile_variant(context, chosen.name, step, made, folder)
+        record = profile_variant(context, chosen.name, step, made, folder)
+        for said in profile_remarks(record):
+            context.events.of(step.name).emit("remark", what=said)
+        return record
 
     return _once(context, step, Profile, make, of=made)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.artifact_gguf import TYPES
-from workbench.checkpoint import is_linear, read_config, read_tensors
+from workbench.checkpoint import INDEX, is_linear, read_config, read_tensors
+from workbench.checkpoint_shapes import check_layers
 from workbench.errors import CheckpointError
 from workbench.gguf_fallback import BLOCK, FALLBACK, SMALL_BLOCK
 from workbench.gguf_header import Long, read_gguf
@@ -20,6 +21,7 @@ from workbench.kv_cache import ELEMENT_BYTES, KvLayout, from_config, from_gguf
 from workbench.quantconfig import Scheme
 from workbench.safetensors_header import DTYPE_BITS, Tensor
 
+_SHARD = re.compile(r"-(\d+)-of-(\d+)\.safetensors$")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _SELF_ATTENTION = re.compile(r"(?:^|\.)layers\.\d+\.self_attn\.([kv])_proj\.weight$")
 
@@ -105,11 +107,13 @@ def read_model(path: Path) -> Model:
             "checkpoint: workbench demo)",
         )
     config = read_config(path)
+    _whole(path)
     tensors = read_tensors(path)
     text = config.get("text_config")
     merged = {**config, **(text if isinstance(text, dict) else {})}
     layout = from_config(config, str(path / "config.json"))
     quantization = config.get("quantization_config", config.get("compression_config"))
+    check_layers(path, merged, tensors)
     if not quantization:
         _agrees(path, layout, tensors)
     by_dtype: dict[str, int] = {}
@@ -124,6 +128,21 @@ def read_model(path: Path) -> Model:
         max(by_dtype, key=lambda name: by_dtype[name]),
         quantization if isinstance(quantization, dict) else None,
     )
+
+
+def _whole(path: Path) -> None:
+    """No shard is missing by the names of those that are there; an index is checked elsewhere."""
+    if (path / INDEX).is_file():
+        return
+    found = [m for file in path.glob("*.safetensors") if (m := _SHARD.search(file.name))]
+    for total in {int(match[2]) for match in found}:
+        there = {int(match[1]) for match in found if int(match[2]) == total}
+        if len(there) < total:
+            raise CheckpointError(
+                f"{total - len(there)} of {total} shards are missing, by the names of the others",
+                where=str(path),
+                fix=f"fetch the missing files, and {INDEX}, which names every tensor's",
+            )
 
 
 def _agrees(path: Path, layout: KvLayout, tensors: Mapping[str, Tensor]) -> None:

@@ -24,7 +24,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,6 +83,7 @@ def serve(
     canary: Canary | None = None,
     extra_env: Mapping[str, str] | None = None,
     progress: Progress = silent,
+    remark: Callable[[str], None] = lambda said: None,
 ) -> Iterator[Endpoint]:
     """A server for the block: started, asked a canary, leased, and ended.
 
@@ -107,6 +108,7 @@ def serve(
         canary: what it must answer; None: the default one.
         extra_env: more environment variables for the process.
         progress: called with the seconds waited, 0, and what the server does.
+        remark: called with what should be known and is no failure.
 
     Raises:
         ServingFailure: the port is taken, it ended, was not ready in time, failed its canary, or
@@ -187,7 +189,9 @@ def serve(
                 write_atomic(folder / METRICS, running.get("/metrics", 3.0).encode())
             process.stop()
         if gpu:
-            gpu.check_returned()
+            unknown = gpu.check_returned()
+            if unknown:
+                remark(unknown)
 
 
 # --------------------------------------------------------------------------- inside

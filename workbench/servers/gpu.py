@@ -154,14 +154,27 @@ class GpuWatch:
     def _share(tree: Set[int], listed: Iterable[tuple[GpuProcess, ...] | None]) -> int:
         return sum(p.memory_bytes or 0 for found in listed for p in found or () if p.pid in tree)
 
-    def check_returned(self) -> None:
+    def check_returned(self) -> str:
         """Wait until the memory is back.
+
+        Returns:
+            Why it cannot be told, where NVML was lost meanwhile; else empty. What was measured is
+            no worse for it.
 
         Raises:
             ServingFailure: it is not, half a minute after the server ended.
         """
         ends = time.monotonic() + _RETURN_SECONDS
-        while (kept := self.total() - self.before) > _SLACK_BYTES:
+        while True:
+            used = self._ask(self.total)
+            if used is None:
+                return (
+                    "NVML no longer answers: whether the server gave its device memory back cannot "
+                    "be told; see nvidia-smi"
+                )
+            kept = used - self.before
+            if kept <= _SLACK_BYTES:
+                return ""
             if time.monotonic() > ends:
                 raise ServingFailure(
                     f"{kept / 2**30:.1f} GiB of device memory are still used "
