@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -171,6 +172,49 @@ def test_an_expired_waiver_is_said_before_anything_runs(home: Path, call: Call) 
 def test_a_day_that_is_none_is_refused(results: Path) -> None:
     with pytest.raises(RecipeError, match="is no day"):
         steps.gate(open_run("smoke", results), date="soon")
+
+
+@pytest.mark.parametrize("output", ["gone", "full", ">&-", ">&- 2>&-"])
+def test_the_exit_code_is_the_verdicts_whatever_happens_to_the_output(
+    home: Path, results: Path, output: str
+) -> None:
+    command = [sys.executable, "-m", "workbench", "gate", "smoke", "--results", str(results)]
+    command += ["--what-if", "margin=0.001"]  # INCONCLUSIVE: neither 0 nor what a failure ends with
+    reading, writing = os.pipe()
+    os.close(reading)
+    if output.startswith(">"):
+        command = ["sh", "-c", f'"$@" {output}', "sh", *command]
+    if output == "full":
+        os.close(writing)
+        writing = os.open("/dev/full", os.O_WRONLY)
+    done = subprocess.run(command, cwd=home, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (11, "")
+
+
+def test_a_command_that_nobody_reads_goes_on(home: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "workbench", "validate", "recipe.yaml"]
+    done = subprocess.run(command, cwd=home, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_output_cannot_spell_is_escaped(home: Path, results: Path) -> None:
+    policy = yaml.safe_load((home / "policy.yaml").read_text())
+    policy["waivers"][0]["owner"] = "J\u00fcrgen"
+    (results / "other.yaml").write_text(yaml.safe_dump(policy))
+    command = [sys.executable, "-m", "workbench", "gate", "smoke", "--results", str(results)]
+    done = subprocess.run(
+        [*command, "--policy", str(results / "other.yaml")],
+        cwd=home,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "J\\xfcrgen" in done.stdout
 
 
 # --------------------------------------------------------------------------- what if
