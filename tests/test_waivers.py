@@ -145,6 +145,22 @@ def test_with_every_gated_check_waived_nothing_is_shown() -> None:
     assert "with all of them waived nothing is shown" in only(gate).reason
 
 
+def test_where_the_one_quality_check_is_waived_the_verdict_says_that_none_passes() -> None:
+    of = policy(waiver(), suites=("bad",))
+    sized = Policy.model_validate(
+        {**of.model_dump(by_alias=True), "size": [{"max_ratio": 0.9, "metric": "weight_bytes"}]}
+    )
+    verdict = only(gated(sized))
+    assert verdict.verdict == "GO WITH WAIVER"
+    assert verdict.reason.endswith("; the others pass, and no quality check does.")
+    # Without any gated check of quality a waived size ships nothing.
+    size = waiver(check="weight_bytes")
+    loose = {**sized.model_dump(by_alias=True), "waivers": [size]}
+    loose["quality"] = [{"suite": "bad", "margin": 0.1, "tier": "advisory"}]
+    loose["size"] = [{"max_ratio": 0.1}, {"max_value": 1e18}]
+    assert only(gated(Policy.model_validate(loose))).verdict == "INCONCLUSIVE"
+
+
 def test_one_fail_that_is_not_waived_is_no_go() -> None:
     gate = gated(
         policy(waiver(), suites=("bad", "worse", "good")), of_what=found(worse=table(10, 60, 0, 10))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from workbench.arrivals import load_name
 from workbench.errors import RecipeError, did_you_mean
+from workbench.gate import UNJUDGED
 from workbench.lmeval_tasks import most_documents
 from workbench.plan import variant_lane
 from workbench.policy_spec import Policy
@@ -113,6 +114,8 @@ def policy_findings(context: Context) -> list[Finding]:
     gated = [tier for tier in policy.tiers if tier != "advisory"]
     if not gated:
         said.append("the policy gates nothing: no variant can be GO")
+    elif all(check.tier == "advisory" for check in policy.quality):
+        said.append(f"{UNJUDGED}: INCONCLUSIVE at best")
     graded = {
         name
         for name, suite in context.suites.items()
