@@ -69,8 +69,12 @@ def judge(found: Evidence, *checks: QualityCheck | PerformanceCheck | SizeCheck)
 def only(
     found: Evidence, check: QualityCheck | PerformanceCheck | SizeCheck | None = None
 ) -> tuple[str, Check]:
-    verdict = judge(found, check or quality())
-    asked = [c for c in verdict.checks if c.kind != "artifact"]
+    asks = check or quality()
+    # Nothing is GO without a gated check of quality.
+    beside = [] if isinstance(asks, QualityCheck) else [quality()]
+    verdict = judge(found, *beside, asks)
+    aside = {"artifact", "quality"} if beside else {"artifact"}
+    asked = [c for c in verdict.checks if c.kind not in aside]
     assert len(asked) == 1
     return verdict.verdict, asked[0]
 

@@ -221,7 +221,7 @@ def test_what_the_output_cannot_spell_is_escaped(home: Path, results: Path) -> N
 
 LOOSE = """schema: workbench.policy/1
 name: loose
-quality: [{suite: sentiment, margin: 0.99, min_n: 20}]
+quality: [{suite: sentiment, margin: 0.79, min_n: 20}]
 size: [{metric: weight_bytes, max_ratio: 1.1}]
 """
 

@@ -128,7 +128,7 @@ def test_everything_a_policy_can_say_is_read_back_from_what_is_written() -> None
         ("quality: [{suite: s, margin: .nan}]", 3, "finite number", ""),
         ("quality: [{suite: s, margin: 1.0e-100}]", 3, "1e-100 is less than any", "0.00001 or"),
         ("quality: [{suite: s, margin_relative: 1.0e-200}]", 3, "1e-200 is less than", "0.00001"),
-        ("defaults: {max_truncated: 1.0e-320}", 3, "1e-320 is less than any", "use 0.00001"),
+        ("defaults: {max_truncated: 1.0e-300}", 3, "1e-300 is less than any", "use 0.00001"),
         ("defaults: {max_gain: 9.9e-6}", 3, "9.9e-06 is less than any", "use 0.00001"),
         ("defaults: {max_format_failures: 1.0e-17}", 3, "1e-17 is less than", "use 0.00001"),
         ("required_lane: natve", 3, "'natve' is not one of 'native'", "did you mean 'native'?"),

@@ -6,7 +6,8 @@ matter but FAILs that a waiver in force names, it is GO WITH WAIVER (`workbench.
 all that is gated is waived: then nothing was shown. Nothing gated is never
 GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
 is not enough for a GO by itself, nor is where it ran, nor are size and speed without a gated check
-of quality; nor is anything while a step of the variant is still to do. What is too good to be true (ANOMALOUS) is not settled either.
+of quality; nor is anything while a step of the variant is still to do. What is too good to be true
+(ANOMALOUS) is not settled either.
 Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
 GOs: it can only be lower than that of a single check. A FAIL is the other way round, one of many is
 enough, so each has its p adjusted beside it (`workbench.holm`).
