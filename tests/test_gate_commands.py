@@ -20,10 +20,10 @@ from workbench import cli, steps
 from workbench.collect import report
 from workbench.context import new_run, open_run
 from workbench.digest import sha256_text, tree_digests
-from workbench.errors import RecipeError, StoreError
+from workbench.errors import DiskFull, RecipeError, StoreError
 from workbench.records import Evaluation, Gate, Manifest
 from workbench.rows import read_rows, rows_digest, write_rows
-from workbench.store import read_record, write_marked
+from workbench.store import locked, read_record, write_marked
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 LATE = TODAY + datetime.timedelta(40)
@@ -215,6 +215,41 @@ def test_what_the_output_cannot_spell_is_escaped(home: Path, results: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert "J\\xfcrgen" in done.stdout
+
+
+def test_a_refused_gate_leaves_no_verdict(results: Path, call: Call) -> None:
+    run = results / "smoke"
+    rows = run / "variants/bad/eval/sentiment.jsonl"
+    true = rows.read_bytes()
+    rows.write_bytes(b"".join(true.splitlines(keepends=True)[:-1]))
+    for question in (["--what-if", "margin=0.2"], ["--what-if", "margin=never"]):
+        assert call("gate", "smoke", "--results", results, *question).code == 2
+        assert (run / "gate.json").is_file(), "a what-if leaves the run's own alone"
+    with locked(run / ".lock", "it"):
+        assert "in use" in call("gate", "smoke", "--results", results).err
+    with pytest.raises(RecipeError, match="is no day"):
+        steps.gate(open_run("smoke", results), date="soon")
+    assert (run / "gate.json").is_file() and (run / "report.html").is_file()
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2 and "not those that were recorded" in refused.err
+    assert not (run / "gate.json").exists() and not (run / "report.html").exists()
+    rows.write_bytes(true)
+    assert call("gate", "smoke", "--results", results).code == 0
+    assert (run / "gate.json").is_file() and (run / "report.html").is_file()
+
+
+def test_a_full_disk_leaves_no_verdict_beside_the_report_of_another(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = open_run("smoke", results)
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFull("no space left")
+
+    monkeypatch.setattr(steps, "write_report", full)
+    with pytest.raises(DiskFull):
+        steps.gate(context, date=LATE.isoformat())  # NO-GO, where GO WITH WAIVER lay
+    assert not context.run.gate.exists() and not context.run.report.exists()
 
 
 # --------------------------------------------------------------------------- what if

@@ -98,10 +98,8 @@ def run(
         }
         _refuse_gaps(plan, wanted)
         if not plan.steps[-1].cached:
-            # A verdict that no longer holds must not lie there for whoever reads the file: this run
-            # may fail, or be told to stop before it decides again.
-            folder.gate.unlink(missing_ok=True)
-            folder.report.unlink(missing_ok=True)
+            # This run may fail, or be told to stop before it decides again.
+            folder.withdraw()
         events = EventReader(folder.events)
         executed: list[str] = []
         profile = context.loaded.recipe.profile
@@ -199,8 +197,7 @@ def _forget(context: Context, again: Sequence[PlanStep]) -> None:
         if step.kind == "evaluate":
             for rows in (published.parent / "eval").glob("*.jsonl"):
                 rows.unlink()
-        context.run.gate.unlink(missing_ok=True)
-        context.run.report.unlink(missing_ok=True)
+        context.run.withdraw()
 
 
 def _ask_failed_again(context: Context, plan: Plan) -> None:

@@ -367,6 +367,11 @@ class Run:
         """`report.html`."""
         return self.path / "report.html"
 
+    def withdraw(self) -> None:
+        """Take the verdict and its report away: one that no longer holds must not lie there."""
+        self.gate.unlink(missing_ok=True)
+        self.report.unlink(missing_ok=True)
+
     def variant(self, name: str) -> Path:
         """Folder of a variant's records."""
         return self.path / "variants" / name
