@@ -19,7 +19,7 @@ from projects import ROOT, edit_recipe
 from workbench import cli, steps
 from workbench.collect import report
 from workbench.context import new_run, open_run
-from workbench.digest import sha256_text, tree_digests
+from workbench.digest import content_id, sha256_text, tree_digests
 from workbench.errors import DiskFull, RecipeError, StoreError
 from workbench.records import Evaluation, Gate, Manifest
 from workbench.rows import read_rows, rows_digest, write_rows
@@ -250,6 +250,66 @@ def test_a_full_disk_leaves_no_verdict_beside_the_report_of_another(
     with pytest.raises(DiskFull):
         steps.gate(context, date=LATE.isoformat())  # NO-GO, where GO WITH WAIVER lay
     assert not context.run.gate.exists() and not context.run.report.exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("margin: -0.1", "policy.yaml cannot be read any more; decided as the run was started"),
+        ("gone", "policy.yaml cannot be read any more; decided as the run was started"),
+        ("folder", "policy.yaml cannot be read any more; decided as the run was started"),
+        ("margin: 0.2", "recipe or policy changed since; decided as the run was started"),
+        ("recipe", "recipe.yaml cannot be read any more; decided as the run was started"),
+    ],
+)
+def test_a_policy_that_is_broken_or_gone_since_is_said(
+    home: Path, results: Path, tmp_path: Path, call: Call, how: str, words: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("recipe.yaml", "policy.yaml"):
+        shutil.copy(home / name, here)
+    lock = results / "smoke/recipe.lock.yaml"
+    lock.write_text(lock.read_text().replace(f"source: {home}", f"source: {here}"))
+    assert "as the run was started" not in call("gate", "smoke", "--results", results).out
+    policy = here / "policy.yaml"
+    if how.startswith("margin"):
+        policy.write_text(policy.read_text().replace("margin: 0.1", how))
+    elif how == "recipe":
+        (here / "recipe.yaml").write_text("nonsense")
+    else:
+        policy.unlink()
+    if how == "folder":
+        policy.mkdir()
+    done = call("gate", "smoke", "--results", results)
+    assert done.code == 0 and words in done.out
+    # A run that is looked at elsewhere has no files to speak of.
+    shutil.rmtree(here)
+    assert "as the run was started" not in call("gate", "smoke", "--results", results).out
+
+
+def test_a_run_stays_itself_when_recipes_learn_a_word(
+    home: Path, results: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an upgrade: the lock has no such field, and its plan the digest of the lock."""
+    before = (results / "smoke/gate.json").read_bytes()
+    lock = results / "smoke/recipe.lock.yaml"
+    data = yaml.safe_load(lock.read_text())
+    del data["recipe"]["evaluate"]["cadence"], data["policy"]["performance"]
+    lock.write_text(yaml.safe_dump(data, sort_keys=False))
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2 and "planned for another recipe or policy" in refused.err
+    old = content_id({"recipe": data["recipe"], "policy": data["policy"]})
+    plan = results / "smoke/plan.json"
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "recipe_digest": old}))
+    done = call("gate", "smoke", "--results", results)
+    assert done.code == 0 and "changed since" not in done.out, done.err
+    now = json.loads((results / "smoke/gate.json").read_text())
+    was = json.loads(before)
+    assert now["recipe_digest"] == old and now["variants"] == was["variants"]
+    assert call("report", "smoke", "--results", results).code == 0
+    compared = call("compare", home / "results/smoke", upgraded(results))
+    assert compared.code == 0, compared.err
 
 
 # --------------------------------------------------------------------------- what if

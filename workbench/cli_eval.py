@@ -84,11 +84,8 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
         for one in suites
         if one.failed
     ]
-    if changed_since(context.loaded):
-        said.append(
-            "scored as the run was started: recipe or policy have changed since; "
-            f"{context.command} applies them"
-        )
+    if changed := changed_since(context.loaded):
+        said.append(f"{changed}; scored as the run was started: {context.command} applies it")
     verdict(console, record, context.run, [f"[yellow]warn[/] {escape(text)}" for text in said])
 
 

@@ -102,17 +102,19 @@ def gate(
         )
     with context.run.lock():
         record = steps.gate(context)
-    changed = ["recipe or policy"] if changed_since(context.loaded) else []
+    changed = changed_since(context.loaded)
     suites = changed_suites(context)
-    changed += [f"suite '{name}'" for name in suites]
     hint = f"; {HINT.format(context.run.name)}" if suites and all(suites.values()) else ""
     said = []
     if any(warning.startswith(UNFINISHED) for warning in record.warnings):
         said.append(f"{UNFINISHED}: {context.command} finishes it")
     if changed:
+        said.append(f"{changed}; decided as the run was started: {context.command} applies it")
+    if suites:
+        names = ", ".join(f"suite '{name}'" for name in suites)
         said.append(
-            f"decided as the run was started: {', '.join(changed)} changed since; "
-            f"{context.command} applies that{hint}"
+            f"{names} changed since; decided as the run was started: {context.command} applies "
+            f"that{hint}"
         )
     verdict(_console(), record, context.run, [f"[yellow]warn[/] {escape(s)}" for s in said])
 
