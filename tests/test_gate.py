@@ -197,7 +197,7 @@ def _capped(found: Evidence, samples: int) -> Evidence:
             "20 samples, 30 wanted (evaluate.limit asked 20 of the suite's 88)",
         ),
         (simple(*table(60, 8, 0, 12)), "the loss sits on the margin"),
-        (simple([0.0] * 80, [0.0] * 80), "scores 0.0 % to begin with"),
+        (simple([0.0] * 80, [0.0] * 80), "the baseline scores 0.0 % to begin with"),
         (edit(simple([1.0] * 80, [1.0] * 80), evaluation=None), "missing: fp8 was not evaluated"),
     ],
 )

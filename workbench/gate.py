@@ -338,7 +338,7 @@ def _unsettled(check: Check, n: int) -> str:
     if n < details["min_n"]:
         return f"{n} samples, {details['min_n']} wanted{only}"
     if "items_needed" not in details:
-        return f"scores {checking.points(details['baseline_score'])} % to begin with"
+        return f"the baseline scores {checking.points(details['baseline_score'])} % to begin with"
     if needed := details["items_needed"]:
         return f"needs about {max(needed, n + 1)} items instead of {n}{only}"
     return "the loss sits on the margin"
