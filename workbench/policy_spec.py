@@ -25,6 +25,8 @@ from workbench.suite_spec import Tier
 from workbench.waivers import Waiver
 
 POLICY_SCHEMA = "workbench.policy/1"
+#: A margin above it is more than half of the scale, and nothing there is enumerated: see `stats`.
+WIDEST = 0.5
 #: A margin or a limit of a share below it takes more samples than anybody asks: 300,000.
 FINEST = 1e-5
 
