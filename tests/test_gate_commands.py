@@ -499,3 +499,45 @@ def test_compare_says_what_it_does_not_know(home: Path, results: Path, call: Cal
     refused = call("compare", home / "results/smoke", after, "--variant", "goood")
     assert refused.code == 2 and "did you mean 'good'?" in refused.err
     assert call("compare", "smoke", "smokey").code == 2
+    for names in (("", after), (after, ""), (" ", after)):
+        refused = call("compare", *names)
+        assert refused.code == 2 and "an empty name is the name of no run" in refused.err
+
+
+def test_a_policy_of_an_unknown_suite_is_refused_by_compare_as_by_gate(
+    home: Path, results: Path, call: Call, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        "schema: workbench.policy/1\nname: p\nquality: [{suite: sentimnt, margin: 0.1}]\n"
+    )
+    refused = call("compare", home / "results/smoke", upgraded(results), "--policy", other)
+    assert refused.code == 2 and "did you mean 'sentiment'?" in refused.err
+    assert f"{other}:3" in refused.err
+
+
+def test_a_run_that_another_process_decides_is_no_bad_input(results: Path, call: Call) -> None:
+    with locked(results / "smoke/.lock", "it"):
+        busy = call("gate", "smoke", "--results", results)
+    assert busy.code == 3 and "in use by another process" in busy.err
+
+
+@pytest.mark.parametrize("name", ["plan.json", "checkpoint.json"])
+def test_a_missing_record_names_the_command_that_writes_it(
+    results: Path, call: Call, name: str
+) -> None:
+    (results / "smoke" / name).unlink()
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2 and "a record is missing" in refused.err
+    assert name in refused.err and "workbench run, with the run's recipe, writes it" in refused.err
+
+
+def test_a_lock_of_another_policy_schema_is_told_in_words(results: Path, call: Call) -> None:
+    lock = results / "smoke/recipe.lock.yaml"
+    lock.write_text(lock.read_text().replace("workbench.policy/1", "workbench.policy/9"))
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2
+    assert "its policy: 'schema': 'workbench.policy/9' is not one of 'workbench.policy/1'" in (
+        refused.err
+    )
+    assert "pydantic" not in refused.err and "http" not in refused.err

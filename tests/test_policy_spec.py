@@ -125,6 +125,10 @@ def test_everything_a_policy_can_say_is_read_back_from_what_is_written() -> None
         ("defaults: {margn: 0.02}", 3, "unknown key 'defaults.margn'", "did you mean 'margin'?"),
         ("\ndefaults: {confidence: 95}", 4, "less than 1", "write 0.95, which is 95 percent"),
         ("quality: [{suite: s, margin: 5}]", 3, "less than 1", "write 0.05, which is 5 points"),
+        (
+            "base: &b {suite: s, margin: 0.1}\nquality: [{<<: *b, min_n: 9}]",
+            *(4, "the merge key '<<' is not read", "write the keys out"),
+        ),
         ("quality: [{suite: s, margin: .nan}]", 3, "finite number", ""),
         ("quality: [{suite: s, margin: 1.0e-100}]", 3, "1e-100 is less than any", "0.00001 or"),
         ("quality: [{suite: s, margin_relative: 1.0e-200}]", 3, "1e-200 is less than", "0.00001"),

@@ -263,6 +263,10 @@ def test_it_is_read_back_and_is_shown_wherever_the_verdict_is() -> None:
     ("line", "words"),
     [
         ("expires: soon", "is no day"),
+        ("expires: 2026-02-30", "2026-02-30 is no day: day is out of range for month"),
+        ("expires: '2026-02-30'", "'2026-02-30' is no day"),
+        ("expires: '2026-W53'", "'2026-W53' is no day"),
+        ("expires: '20261231'", "'20261231' is no day"),
         ("expires: 2026-12-31T10:00:00", "without a time"),
         ("owner: ' '", "nothing is written there"),
         ('reason: "a\\nb"', "what no line can show"),
@@ -283,8 +287,11 @@ def test_a_waiver_that_is_none_is_refused(tmp_path: Path, line: str, words: str)
     body = "\n".join(f"    {text}" for text in lines.values()).replace("    ", "  - ", 1)
     path = tmp_path / "policy.yaml"
     path.write_text(f"schema: workbench.policy/1\nname: p\nwaivers:\n{body}\n")
-    with pytest.raises(RecipeError, match=words):
+    with pytest.raises(RecipeError, match=words) as caught:
         load_spec(path, Policy)
+    assert caught.value.where == f"{path}:{4 + [*lines].index(key)}"
+    if key == "expires":
+        assert "2026-12-31" in caught.value.fix
 
 
 @pytest.mark.parametrize("key", ["check", "variant", "owner", "reason", "expires"])

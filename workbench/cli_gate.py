@@ -171,16 +171,29 @@ def compare(
     from workbench.collect import refuse_folder
     from workbench.compare_runs import compare_runs
     from workbench.context import open_run
+    from workbench.errors import RecipeError
+    from workbench.policy_findings import refuse_unknown
     from workbench.recipe import load_spec
     from workbench.spec import Policy
     from workbench.store import dump_record, write_atomic
     from workbench.streams import console as _console
 
+    for name, metavar in ((before, "RUN_A"), (after, "RUN_B")):
+        if not name.strip():
+            raise RecipeError(
+                "an empty name is the name of no run",
+                where=metavar,
+                fix="name a run; a variable of the shell may not be set",
+            )
     runs = open_run(before, results), open_run(after, results)
     if output is not None:
         for context in runs:
             refuse_folder(context, output)
     given = load_spec(policy, Policy) if policy else None
+    if policy and given:
+        # The rest of a policy is not compared.
+        asked = Policy(schema_=given.schema_, name=given.name, quality=given.quality)
+        refuse_unknown(asked, runs[1].loaded.recipe, policy)
     record = compare_runs(*runs, given, variant or ())
     if output is not None:
         write_atomic(output / "gate.json", dump_record(record))

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,7 +52,7 @@ class Loaded:
     source: Path
     project: Path
     model_path: Path | None
-    locked_digest: str = ""
+    locked_digest: str = field(default="", compare=False)
 
     @property
     def digest(self) -> str:
@@ -309,7 +309,7 @@ def load_lock(path: Path) -> Loaded:
 def changed_since(loaded: Loaded) -> str:
     """What is to be said of the files that a lock came from: empty where they say the same.
 
-    A recipe that is not there is none to speak of: runs are looked at far from where they were made.
+    A recipe that is gone is none to speak of: runs are looked at far from where they were made.
     """
     if not loaded.source.exists():
         return ""
