@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -33,6 +34,17 @@ def test_sums_of_clusters_and_of_samples_alone() -> None:
     assert units(tenths, ["a"] * 3).tolist() == units(tenths[::-1], ["a"] * 3).tolist()
     with pytest.raises(ValueError, match="2 clusters of 5"):
         units(columns, ["a", "b"])
+
+
+def test_long_names_of_clusters_take_no_room() -> None:
+    names = [f"{i % 500:020000d}" for i in range(1000)]
+    columns = np.ones((1000, 2))
+    tracemalloc.start()
+    found = units(columns, names)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.tolist() == [[2, 2]] * 500
+    assert peak < 2_000_000, "of 20 MB of names"
 
 
 def test_clusters_of_one_are_samples() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -70,8 +71,12 @@ def judge(found: Evidence, *checks: QualityCheck | PerformanceCheck | SizeCheck)
 def only(
     found: Evidence, check: QualityCheck | PerformanceCheck | SizeCheck | None = None
 ) -> tuple[str, Check]:
-    verdict = judge(found, check or quality())
-    asked = [c for c in verdict.checks if c.kind != "artifact"]
+    asks = check or quality()
+    # Nothing is GO without a gated check of quality.
+    beside = [] if isinstance(asks, QualityCheck) else [quality()]
+    verdict = judge(found, *beside, asks)
+    aside = {"artifact", "quality"} if beside else {"artifact"}
+    asked = [c for c in verdict.checks if c.kind not in aside]
     assert len(asked) == 1
     return verdict.verdict, asked[0]
 
@@ -253,7 +258,7 @@ def _capped(found: Evidence, samples: int) -> Evidence:
             "20 samples, 30 wanted (evaluate.limit asked 20 of the suite's 88)",
         ),
         (simple(*table(60, 8, 0, 12)), HARDLY),
-        (simple([0.0] * 80, [0.0] * 80), "scores 0.0 % to begin with"),
+        (simple([0.0] * 80, [0.0] * 80), "the baseline scores 0.0 % to begin with"),
         (edit(simple([1.0] * 80, [1.0] * 80), evaluation=None), "missing: fp8 was not evaluated"),
     ],
 )
@@ -512,11 +517,33 @@ def test_a_fail_outweighs_what_is_not_settled_and_advice_does_not_count() -> Non
     verdict = judge(bad, quality(), quality(suite="other"))
     assert verdict.verdict == "NO-GO"
     assert verdict.reason == ("1 of 3 gated checks fails: suite (lost 50.0 points, 10.0 accepted).")
-    size = SizeCheck(max_ratio=0.9)
-    advised = judge(bad, quality(tier="advisory"), size)
+    (before, after), (whole, same) = table(30, 40, 0, 10), table(62, 0, 0, 18)
+    both = evidence(
+        {"suite": before, "fine": whole},
+        variant("fp8", {"suite": rows(after), "fine": rows(same, suite="fine")}),
+    )
+    advised = judge(both, quality(tier="advisory"), quality(suite="fine"))
     assert advised.verdict == "GO"
     assert "advisory and not gated: suite fails" in advised.reason
-    assert judge(bad, quality(tier="supporting"), size).verdict == "NO-GO"
+    assert judge(both, quality(tier="supporting"), quality(suite="fine")).verdict == "NO-GO"
+
+
+def test_size_and_speed_alone_are_never_go() -> None:
+    wrong = simple([1.0] * 100, [0.0] * 100)
+    fast = TTFT.model_copy(update={"max_ratio": 9.0})
+    for checks in ([SizeCheck(max_ratio=0.9)], [SizeCheck(max_ratio=0.9), fast]):
+        for advice in ([], [quality(tier="advisory")]):
+            verdict = judge(wrong, *checks, *advice)
+            assert {c.status for c in verdict.checks if c.tier != "advisory"} == {"PASS"}
+            assert (verdict.verdict, verdict.reason) == (
+                "INCONCLUSIVE",
+                "no quality check is gated: size and speed alone do not show that it may ship.",
+            )
+    # Nor are limits of what an answer looks like, of a suite whose score is advice.
+    looks = quality(tier="advisory", max_truncated=0.2)
+    assert judge(wrong, looks, SizeCheck(max_ratio=0.9)).verdict == "INCONCLUSIVE"
+    # What fails still fails.
+    assert judge(wrong, SizeCheck(max_ratio=0.1)).verdict == "NO-GO"
 
 
 # --------------------------------------------------------------------------- performance, size
@@ -779,6 +806,21 @@ def test_the_numbers_in_the_policies_texts_are_what_comes_out() -> None:
         assert words.format(100 * binary_interval(changed, changed, 500).high) in text
     assert items_needed(0.0, 0.04, 0.02) == pytest.approx(665, rel=0.01)
     assert items_needed(0.0, 0.04, 0.01) == pytest.approx(2500, rel=0.02)
+
+
+@pytest.mark.parametrize("path", sorted(POLICIES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_broken_reference_is_go_under_no_shipped_policy(path: Path) -> None:
+    found = shipped(path.stem)
+    assert {check.max_gain for check in found.quality} == {0.05}
+    assert "max_gain" in "".join(re.findall("#.*", path.read_text("utf-8"))), "its reason"
+    before, after = table(200, 0, 700, 100)
+    suites = [check.suite for check in found.quality]
+    sides = evidence(
+        dict.fromkeys(suites, before), variant("fp8", {s: rows(after, suite=s) for s in suites})
+    )
+    (verdict,) = decide(found, sides, policy_digest="p", id_="g").variants
+    assert verdict.verdict not in ("GO", "GO WITH WAIVER")
+    assert {c.status for c in verdict.checks if c.kind == "quality"} == {"ANOMALOUS"}
 
 
 def test_the_quickstart_can_say_go_on_a_cpu_and_strict_cannot() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,11 +19,11 @@ from projects import ROOT, edit_recipe
 from workbench import cli, steps
 from workbench.collect import report
 from workbench.context import new_run, open_run
-from workbench.digest import sha256_text, tree_digests
-from workbench.errors import RecipeError, StoreError
+from workbench.digest import content_id, sha256_text, tree_digests
+from workbench.errors import DiskFull, RecipeError, StoreError
 from workbench.records import Evaluation, Gate, Manifest
 from workbench.rows import read_rows, rows_digest, write_rows
-from workbench.store import read_record, write_marked
+from workbench.store import locked, read_record, write_marked
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 LATE = TODAY + datetime.timedelta(40)
@@ -173,11 +174,149 @@ def test_a_day_that_is_none_is_refused(results: Path) -> None:
         steps.gate(open_run("smoke", results), date="soon")
 
 
+@pytest.mark.parametrize("output", ["gone", "full", ">&-", ">&- 2>&-"])
+def test_the_exit_code_is_the_verdicts_whatever_happens_to_the_output(
+    home: Path, results: Path, output: str
+) -> None:
+    command = [sys.executable, "-m", "workbench", "gate", "smoke", "--results", str(results)]
+    command += ["--what-if", "margin=0.001"]  # INCONCLUSIVE: neither 0 nor what a failure ends with
+    reading, writing = os.pipe()
+    os.close(reading)
+    if output.startswith(">"):
+        command = ["sh", "-c", f'"$@" {output}', "sh", *command]
+    if output == "full":
+        os.close(writing)
+        writing = os.open("/dev/full", os.O_WRONLY)
+    done = subprocess.run(command, cwd=home, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (11, "")
+
+
+def test_a_command_that_nobody_reads_goes_on(home: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "workbench", "validate", "recipe.yaml"]
+    done = subprocess.run(command, cwd=home, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_output_cannot_spell_is_escaped(home: Path, results: Path) -> None:
+    policy = yaml.safe_load((home / "policy.yaml").read_text())
+    policy["waivers"][0]["owner"] = "J\u00fcrgen"
+    (results / "other.yaml").write_text(yaml.safe_dump(policy))
+    command = [sys.executable, "-m", "workbench", "gate", "smoke", "--results", str(results)]
+    done = subprocess.run(
+        [*command, "--policy", str(results / "other.yaml")],
+        cwd=home,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "J\\xfcrgen" in done.stdout
+
+
+def test_a_refused_gate_leaves_no_verdict(results: Path, call: Call) -> None:
+    run = results / "smoke"
+    rows = run / "variants/bad/eval/sentiment.jsonl"
+    true = rows.read_bytes()
+    rows.write_bytes(b"".join(true.splitlines(keepends=True)[:-1]))
+    for question in (["--what-if", "margin=0.2"], ["--what-if", "margin=never"]):
+        assert call("gate", "smoke", "--results", results, *question).code == 2
+        assert (run / "gate.json").is_file(), "a what-if leaves the run's own alone"
+    with locked(run / ".lock", "it"):
+        assert "in use" in call("gate", "smoke", "--results", results).err
+    with pytest.raises(RecipeError, match="is no day"):
+        steps.gate(open_run("smoke", results), date="soon")
+    assert (run / "gate.json").is_file() and (run / "report.html").is_file()
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2 and "not those that were recorded" in refused.err
+    assert not (run / "gate.json").exists() and not (run / "report.html").exists()
+    rows.write_bytes(true)
+    assert call("gate", "smoke", "--results", results).code == 0
+    assert (run / "gate.json").is_file() and (run / "report.html").is_file()
+
+
+def test_a_full_disk_leaves_no_verdict_beside_the_report_of_another(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = open_run("smoke", results)
+
+    def full(*_: object, **__: object) -> None:
+        raise DiskFull("no space left")
+
+    monkeypatch.setattr(steps, "write_report", full)
+    with pytest.raises(DiskFull):
+        steps.gate(context, date=LATE.isoformat())  # NO-GO, where GO WITH WAIVER lay
+    assert not context.run.gate.exists() and not context.run.report.exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("margin: -0.1", "policy.yaml cannot be read any more; decided as the run was started"),
+        ("gone", "policy.yaml cannot be read any more; decided as the run was started"),
+        ("folder", "policy.yaml cannot be read any more; decided as the run was started"),
+        ("margin: 0.2", "recipe or policy changed since; decided as the run was started"),
+        ("recipe", "recipe.yaml cannot be read any more; decided as the run was started"),
+    ],
+)
+def test_a_policy_that_is_broken_or_gone_since_is_said(
+    home: Path, results: Path, tmp_path: Path, call: Call, how: str, words: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("recipe.yaml", "policy.yaml"):
+        shutil.copy(home / name, here)
+    lock = results / "smoke/recipe.lock.yaml"
+    lock.write_text(lock.read_text().replace(f"source: {home}", f"source: {here}"))
+    assert "as the run was started" not in call("gate", "smoke", "--results", results).out
+    policy = here / "policy.yaml"
+    if how.startswith("margin"):
+        policy.write_text(policy.read_text().replace("margin: 0.1", how))
+    elif how == "recipe":
+        (here / "recipe.yaml").write_text("nonsense")
+    else:
+        policy.unlink()
+    if how == "folder":
+        policy.mkdir()
+    done = call("gate", "smoke", "--results", results)
+    assert done.code == 0 and words in done.out
+    # A run that is looked at elsewhere has no files to speak of.
+    shutil.rmtree(here)
+    assert "as the run was started" not in call("gate", "smoke", "--results", results).out
+
+
+def test_a_run_stays_itself_when_recipes_learn_a_word(
+    home: Path, results: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an upgrade: the lock has no such field, and its plan the digest of the lock."""
+    before = (results / "smoke/gate.json").read_bytes()
+    lock = results / "smoke/recipe.lock.yaml"
+    data = yaml.safe_load(lock.read_text())
+    del data["recipe"]["evaluate"]["cadence"], data["policy"]["performance"]
+    lock.write_text(yaml.safe_dump(data, sort_keys=False))
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2 and "planned for another recipe or policy" in refused.err
+    old = content_id({"recipe": data["recipe"], "policy": data["policy"]})
+    plan = results / "smoke/plan.json"
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "recipe_digest": old}))
+    done = call("gate", "smoke", "--results", results)
+    assert done.code == 0 and "changed since" not in done.out, done.err
+    now = json.loads((results / "smoke/gate.json").read_text())
+    was = json.loads(before)
+    assert now["recipe_digest"] == old and now["variants"] == was["variants"]
+    assert call("report", "smoke", "--results", results).code == 0
+    compared = call("compare", home / "results/smoke", upgraded(results))
+    assert compared.code == 0, compared.err
+
+
 # --------------------------------------------------------------------------- what if
 
 LOOSE = """schema: workbench.policy/1
 name: loose
-quality: [{suite: sentiment, margin: 0.1, min_n: 20, tier: advisory}]
+quality: [{suite: sentiment, margin: 0.79, min_n: 20}]
 size: [{metric: weight_bytes, max_ratio: 1.1}]
 """
 
@@ -372,3 +511,45 @@ def test_compare_says_what_it_does_not_know(home: Path, results: Path, call: Cal
     refused = call("compare", home / "results/smoke", after, "--variant", "goood")
     assert refused.code == 2 and "did you mean 'good'?" in refused.err
     assert call("compare", "smoke", "smokey").code == 2
+    for names in (("", after), (after, ""), (" ", after)):
+        refused = call("compare", *names)
+        assert refused.code == 2 and "an empty name is the name of no run" in refused.err
+
+
+def test_a_policy_of_an_unknown_suite_is_refused_by_compare_as_by_gate(
+    home: Path, results: Path, call: Call, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        "schema: workbench.policy/1\nname: p\nquality: [{suite: sentimnt, margin: 0.1}]\n"
+    )
+    refused = call("compare", home / "results/smoke", upgraded(results), "--policy", other)
+    assert refused.code == 2 and "did you mean 'sentiment'?" in refused.err
+    assert f"{other}:3" in refused.err
+
+
+def test_a_run_that_another_process_decides_is_no_bad_input(results: Path, call: Call) -> None:
+    with locked(results / "smoke/.lock", "it"):
+        busy = call("gate", "smoke", "--results", results)
+    assert busy.code == 3 and "in use by another process" in busy.err
+
+
+@pytest.mark.parametrize("name", ["plan.json", "checkpoint.json"])
+def test_a_missing_record_names_the_command_that_writes_it(
+    results: Path, call: Call, name: str
+) -> None:
+    (results / "smoke" / name).unlink()
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2 and "a record is missing" in refused.err
+    assert name in refused.err and "workbench run, with the run's recipe, writes it" in refused.err
+
+
+def test_a_lock_of_another_policy_schema_is_told_in_words(results: Path, call: Call) -> None:
+    lock = results / "smoke/recipe.lock.yaml"
+    lock.write_text(lock.read_text().replace("workbench.policy/1", "workbench.policy/9"))
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code == 2
+    assert "its policy: 'schema': 'workbench.policy/9' is not one of 'workbench.policy/1'" in (
+        refused.err
+    )
+    assert "pydantic" not in refused.err and "http" not in refused.err

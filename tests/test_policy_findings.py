@@ -124,7 +124,17 @@ def test_validate_says_what_no_run_here_could_show(workbench: Call, project: Pat
     assert "the policy wants NVIDIA H900, and this machine is" in done.stdout
     assert "asks 60 samples, and max_truncated 0.01 takes 299 even if" in done.stdout
     assert "wants the native lane" not in done.stdout  # the fake variant has it
+    assert "no quality check is gated" not in done.stdout
+    assert "the error of a verdict" not in done.stdout
     text = (project / "policy.yaml").read_text()
+    (project / "policy.yaml").write_text(
+        text.replace("margin: 0.1", "margin: 0.1, tier: advisory") + "size: [{max_ratio: 1.1}]\n"
+    )
+    done = workbench("validate", "recipe.yaml")
+    assert "no quality check is gated: size and speed alone do not show" in done.stdout
+    (project / "policy.yaml").write_text(text.replace("margin: 0.1", "margin: 0.51"))
+    done = workbench("validate", "recipe.yaml")
+    assert "the margin of suite 'sentiment' is 0.51, and above 0.5 the error" in done.stdout
     (project / "policy.yaml").write_text(
         text.replace("margin: 0.1", "margin: 0.1, metric: acuracy")
     )

@@ -20,7 +20,7 @@ from workbench.items import bound, fewest
 from workbench.load_records import Targets
 from workbench.load_stats import load_point
 from workbench.plan import Facts
-from workbench.policy_spec import GoodputCheck, LatencyTarget, PerformanceCheck
+from workbench.policy_spec import FINEST, GoodputCheck, LatencyTarget, PerformanceCheck
 from workbench.reach import out_of_reach
 from workbench.recipe import Loaded
 from workbench.records import Hardware
@@ -72,6 +72,10 @@ def test_the_bound_is_the_one_the_gate_computes(n: int) -> None:
     assert bound(n, 0.95) == stats.paired_interval([1.0] * n, [1.0] * n).high
     half = stats.paired_interval([0.5] * n, [0.5] * n).high
     assert bound(n, 0.95, graded=True) == min(half, bound(n, 0.95))
+
+
+def test_the_finest_margin_a_policy_can_name_has_an_answer() -> None:
+    assert 1 / FINEST < fewest(FINEST, 0.95) < 10 / FINEST
 
 
 def test_a_limit_that_leaves_too_few_samples_is_named() -> None:

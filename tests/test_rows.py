@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -260,9 +261,10 @@ def plainly(line: str) -> SampleRow | None:
         raise ValueError(word)
 
     try:
-        return SampleRow.model_validate(json.loads(line, parse_constant=no_constant))
+        found = SampleRow.model_validate(json.loads(line, parse_constant=no_constant))
     except (ValueError, RecursionError):
         return None
+    return found if math.isfinite((found.score or 0) + found.started + found.seconds) else None
 
 
 JSON = st.recursive(
@@ -306,6 +308,19 @@ def test_odd_numbers_are_read_as_the_plain_way_reads_them(tmp_path: Path, text: 
             found = None
         wanted = plainly(line)
         assert repr(found) == repr(wanted), field
+
+
+@pytest.mark.parametrize("field", ["score", "started", "seconds"])
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_a_row_with_an_infinite_number_is_damaged(tmp_path: Path, field: str, number: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    line = json.dumps(row("b").model_dump(mode="json") | {field: "@"}).replace('"@"', number)
+    write_rows(path, [row("a")])
+    path.write_bytes(path.read_bytes() + line.encode() + b"\n")
+    with pytest.raises(StoreError, match="a line is not a row") as caught:
+        read_rows(path)
+    assert caught.value.where == f"{path}:2"
+    assert set(keep_rows(path, DIGESTS)) == {"a"}, "it is asked again"
 
 
 def test_rows_that_share_the_names_of_their_fields_stay_apart(tmp_path: Path) -> None:

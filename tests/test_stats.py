@@ -128,6 +128,11 @@ def test_false_pass_and_false_fail_stay_at_five_percent(n: int) -> None:
     assert false_fail <= 0.0505
 
 
+def test_above_half_of_the_scale_the_level_is_not_kept() -> None:
+    """The reason why a policy with such a margin is warned of."""
+    assert 0.07 < errors(20, 0.89, 0.05)[0] < 0.085
+
+
 def test_plain_tango_would_not() -> None:
     """The reason for widening it; if this fails, the module's text is wrong."""
     assert 0.07 < worst(40, plain=True)[0] < 0.08

@@ -76,6 +76,18 @@ def test_rows_of_the_artifact(workbench: Call, run: Path, how: str) -> None:
     assert len(rows.read_text().splitlines()) == 40
 
 
+def test_a_score_that_is_infinite_is_a_damaged_row(workbench: Call, run: Path) -> None:
+    evaluation = json.loads((run / "variants/bad/evaluation.json").read_text())
+    rows = run.parent / "artifacts" / f"evaluate-{evaluation['id'][:16]}" / "sentiment.jsonl"
+    for path in (rows, run / "variants/bad/eval/sentiment.jsonl"):
+        path.write_text(path.read_text().replace('"score":0.0', '"score":1e999', 1))
+    refused = workbench("gate")
+    assert refused.returncode == 2 and "a number is infinite" in refused.stderr
+    assert "is not used" in workbench("plan", "recipe.yaml").stdout
+    assert workbench("run", "recipe.yaml").returncode == 10
+    assert "1e999" not in rows.read_text()
+
+
 def test_verdict_edited_by_hand(workbench: Call, run: Path) -> None:
     gate = run / "gate.json"
     true = gate.read_bytes()

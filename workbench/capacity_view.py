@@ -73,10 +73,10 @@ def capacity(
     from workbench.capacity import plan
     from workbench.capacity_rows import Load
     from workbench.capacity_speed import speed
-    from workbench.cli import _console
     from workbench.gpus import named
     from workbench.records import Profile
     from workbench.store import read_record
+    from workbench.streams import console as _console
     from workbench.weights import read_model
 
     load = Load(

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench import __version__, capacity_view, cli_eval, cli_gate, cli_load
+from workbench import __version__, capacity_view, cli_eval, cli_gate, cli_load, streams
 from workbench.cli_suite import suite_app
 from workbench.errors import WorkbenchError
+from workbench.streams import console as _console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,14 +49,6 @@ RunOption = Annotated[str, typer.Option("--run", help="name of the run; default:
 ResultsOption = Annotated[
     Path | None, typer.Option("--results", help="results folder; default: results/ of the project")
 ]
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # A pipe has no width of its own.
-    width = None if sys.stdout.isatty() else 110
-    return Console(width=width, emoji=False)
 
 
 def _show_version(value: bool) -> None:
@@ -154,15 +147,18 @@ def run(
             yield
 
     outcome = run_steps(context, only=only, force=force or (), shown=shown)
+    said = []
     if outcome.tool_seconds:
-        console.print(own_time(outcome.seconds, outcome.tool_seconds), highlight=False)
+        said.append(own_time(outcome.seconds, outcome.tool_seconds))
     if outcome.open_:
         some = ", ".join(f"{s.name} ({s.reason})" for s in outcome.open_[:_NAMED])
         more = f" and {len(outcome.open_) - _NAMED} more" if len(outcome.open_) > _NAMED else ""
         text = f"still to do: {some}{more}; {context.command} does them"
-        console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
+        said.append(f"[yellow]warn[/] {escape(text)}")
     if outcome.gate is not None:
-        cli_gate.verdict(console, outcome.gate, context.run)
+        cli_gate.verdict(console, outcome.gate, context.run, said)
+    for line in said:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 cli_gate.register(app)
@@ -317,6 +313,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Entry point: run the command, turn errors of ours into a message and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    streams.mend()
     try:
         code = app(standalone_mode=False)
     except WorkbenchError as error:
@@ -342,6 +339,5 @@ def main() -> None:
         code = getattr(error, "exit_code", 2)
     if code == 130:
         typer.echo("interrupted; the same command goes on where it stopped", err=True)
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
+    streams.end()
     sys.exit(code)

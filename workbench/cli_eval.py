@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,10 +53,10 @@ def diff(
     results: ResultsOption = None,
 ) -> None:
     """Show baseline and variant answers side by side, worst first."""
-    from workbench.cli import _console
     from workbench.context import open_run
     from workbench.differences import diff as compare
     from workbench.report.differences import differences_view
+    from workbench.streams import console as _console
 
     # What is not one of the four is refused there, with the nearest one.
     found = compare(open_run(run, results), variant, suite, only or None)  # type: ignore[arg-type]
@@ -66,31 +67,26 @@ def rescore(run: RunName, results: ResultsOption = None) -> None:
     """Score a finished run again with the suites as they are now; no model is asked."""
     from rich.markup import escape
 
-    from workbench.cli import _console
     from workbench.cli_gate import verdict
     from workbench.context import open_run
     from workbench.recipe import changed_since
     from workbench.rescore import rescore as score_again
+    from workbench.streams import console as _console
 
     context = open_run(run, results)
     suites, record = score_again(context)
     console = _console()
-    console.print(_rescored(suites), highlight=False)
-    for one in suites:
-        if one.failed:
-            text = (
-                f"{one.failed} answers of {one.variant} on {one.suite} are kept without a score: "
-                f"{one.failure}; mend the scorer and do this again"
-            )
-            console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
-    if changed_since(context.loaded):
-        console.print(
-            "[yellow]warn[/] scored as the run was started: recipe or policy have changed since; "
-            f"{escape(context.command)} applies them",
-            highlight=False,
-            soft_wrap=True,
-        )
-    verdict(console, record, context.run)
+    with contextlib.suppress(OSError):
+        console.print(_rescored(suites), highlight=False)
+    said = [
+        f"{one.failed} answers of {one.variant} on {one.suite} are kept without a score: "
+        f"{one.failure}; mend the scorer and do this again"
+        for one in suites
+        if one.failed
+    ]
+    if changed := changed_since(context.loaded):
+        said.append(f"{changed}; scored as the run was started: {context.command} applies it")
+    verdict(console, record, context.run, [f"[yellow]warn[/] {escape(text)}" for text in said])
 
 
 def _rescored(suites: Sequence[SuiteRescore]) -> RenderableType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,13 +31,14 @@ def register(app: typer.Typer) -> None:
     app.command()(compare)
 
 
-def verdict(console: Console, record: Gate, run: Run | None) -> None:
-    """Print a verdict and leave with its exit code.
+def verdict(console: Console, record: Gate, run: Run | None, first: Sequence[str] = ()) -> None:
+    """Print a verdict and leave with its exit code, whatever happens to the output.
 
     Args:
         console: where to.
         record: the verdict.
         run: whose own verdict it is, for the folders; None of one that is no run's.
+        first: lines, with markup, to say before it.
     """
     from rich.markup import escape
 
@@ -44,6 +46,8 @@ def verdict(console: Console, record: Gate, run: Run | None) -> None:
     from workbench.records import EXIT_CODES
 
     with contextlib.suppress(OSError):  # the exit code is the answer; it must not hang on a pipe
+        for line in first:
+            console.print(line, highlight=False, soft_wrap=True)
         console.print(verdict_table(record))
         for warning in record.warnings:
             console.print("[yellow]warn[/]", escape(warning), highlight=False, soft_wrap=True)
@@ -80,12 +84,12 @@ def gate(
 
     from workbench import steps
     from workbench.asked import HINT
-    from workbench.cli import _console
     from workbench.collect import changed_suites
     from workbench.context import open_run
     from workbench.errors import RecipeError
     from workbench.gate import UNFINISHED
     from workbench.recipe import changed_since
+    from workbench.streams import console as _console
 
     context = open_run(run, results)
     if policy is not None or what_if:
@@ -98,32 +102,30 @@ def gate(
         )
     with context.run.lock():
         record = steps.gate(context)
-    console = _console()
-    changed = ["recipe or policy"] if changed_since(context.loaded) else []
+    changed = changed_since(context.loaded)
     suites = changed_suites(context)
-    changed += [f"suite '{name}'" for name in suites]
     hint = f"; {HINT.format(context.run.name)}" if suites and all(suites.values()) else ""
+    said = []
     if any(warning.startswith(UNFINISHED) for warning in record.warnings):
-        text = f"{UNFINISHED}: {context.command} finishes it"
-        console.print("[yellow]warn[/]", escape(text), highlight=False, soft_wrap=True)
+        said.append(f"{UNFINISHED}: {context.command} finishes it")
     if changed:
-        console.print(
-            f"[yellow]warn[/] decided as the run was started: {escape(', '.join(changed))} "
-            f"changed since; {escape(context.command)} applies that"
-            f"{hint}",
-            highlight=False,
-            soft_wrap=True,
+        said.append(f"{changed}; decided as the run was started: {context.command} applies it")
+    if suites:
+        names = ", ".join(f"suite '{name}'" for name in suites)
+        said.append(
+            f"{names} changed since; decided as the run was started: {context.command} applies "
+            f"that{hint}"
         )
-    verdict(console, record, context.run)
+    verdict(_console(), record, context.run, [f"[yellow]warn[/] {escape(s)}" for s in said])
 
 
 def _what_if(context: Context, file: Path | None, changes: list[str], output: Path | None) -> None:
     """Print what the verdict would be; nothing in the run's folder is written."""
     from workbench import collect
-    from workbench.cli import _console
     from workbench.policy_findings import refuse_unknown
     from workbench.recipe import load_spec
     from workbench.spec import Policy
+    from workbench.streams import console as _console
     from workbench.what_if import changed
     from workbench.words import plain
 
@@ -137,11 +139,15 @@ def _what_if(context: Context, file: Path | None, changes: list[str], output: Pa
         collect.refuse_folder(context, output)
     evidence = collect.collect(context)
     record = collect.decided(context, evidence, on, policy=policy, what_if=(*said, *named))
-    console = _console()
     if output is not None:
         collect.write_aside(context, record, evidence, output)
-        console.print(f"written to {output}", highlight=False, markup=False, soft_wrap=True)
-    verdict(console, record, None)
+    verdict(_console(), record, None, _written(output))
+
+
+def _written(output: Path | None) -> list[str]:
+    from rich.markup import escape
+
+    return [f"written to {escape(str(output))}"] if output else []
 
 
 def compare(
@@ -169,25 +175,31 @@ def compare(
 
     RUN_A stands for the baseline. Verdict and report are written aside, and nothing of either run.
     """
-    from workbench.cli import _console
     from workbench.collect import refuse_folder, write_aside
     from workbench.compare_runs import compare_runs
     from workbench.context import open_run
+    from workbench.errors import RecipeError
+    from workbench.policy_findings import refuse_unknown
     from workbench.recipe import load_spec
     from workbench.spec import Policy
+    from workbench.streams import console as _console
 
+    for name, metavar in ((before, "RUN_A"), (after, "RUN_B")):
+        if not name.strip():
+            raise RecipeError(
+                "an empty name is the name of no run",
+                where=metavar,
+                fix="name a run; a variable of the shell may not be set",
+            )
     runs = open_run(before, results), open_run(after, results)
     folder = output or Path("comparisons") / "-".join(context.run.name for context in runs)
     for context in runs:
         refuse_folder(context, folder)
     given = load_spec(policy, Policy) if policy else None
+    if policy and given:
+        # The rest of a policy is not compared.
+        asked = Policy(schema_=given.schema_, name=given.name, quality=given.quality)
+        refuse_unknown(asked, runs[1].loaded.recipe, policy)
     record, evidence = compare_runs(*runs, given, variant or ())
     write_aside(runs[1], record, evidence, folder)
-    console = _console()
-    console.print(
-        f"written to {folder}: gate.json, report.html",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    verdict(console, record, None)
+    verdict(_console(), record, None, _written(folder))

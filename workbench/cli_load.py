@@ -26,8 +26,9 @@ def bench_client(
     import json
 
     from workbench.bench_client import LEVELS, as_json, as_table, run_bench
-    from workbench.cli import _console, _progress
+    from workbench.cli import _progress
     from workbench.progress import silent
+    from workbench.streams import console as _console
 
     console = _console()
     levels = tuple(concurrency or LEVELS)

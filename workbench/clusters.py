@@ -97,11 +97,15 @@ def units(columns: Floats, clusters: Clusters | None = None) -> Floats:
     if clusters is not None:
         if len(clusters) != len(columns):
             raise ValueError(f"{len(clusters)} clusters of {len(columns)} samples")
-        named = np.array(clusters, dtype=object)
-        alone = named == np.array(None)
-        labels = np.empty(len(named), dtype=np.int64)
-        _, labels[~alone] = np.unique(named[~alone].astype(str), return_inverse=True)
-        labels[alone] = len(named) + np.arange(alone.sum())
+        # By number: an array of names would give each the room of the longest.
+        numbers: dict[str, int] = {}
+        labels = np.array(
+            [
+                -1 - i if name is None else numbers.setdefault(name, len(numbers))
+                for i, name in enumerate(clusters)
+            ],
+            dtype=np.int64,
+        )
         # Sorted within each cluster too: a sum of floats depends on its order.
         order = np.lexsort((*columns.T[::-1], labels))
         labels = labels[order]

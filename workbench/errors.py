@@ -7,7 +7,8 @@
     │   ├── SuiteError                      broken line, duplicate id, schema that is not a schema
     │   ├── CalibrationError                a row that cannot be read, too few usable rows
     │   │   └── ContaminationError          the set holds samples of an evaluation suite
-    │   └── StoreError                      a record or run that is not there, unreadable, locked
+    │   └── StoreError                      a record or run that is not there, or unreadable
+    │       └── Busy           exit 3       one that another process holds: try again
     └── MachineError               exit 3   the machine or a tool failed: try again, free something
         ├── EnvironmentFailure              an isolated environment could not be made or verified
         ├── JobFailure                      a quantizer died, ran out of memory or time
@@ -91,7 +92,13 @@ class ContaminationError(CalibrationError):
 
 
 class StoreError(UserError):
-    """A run or a record is missing, unreadable, from a newer version, or locked."""
+    """A run or a record is missing, unreadable or from a newer version."""
+
+
+class Busy(StoreError):
+    """Another process holds it: nothing is wrong with what was asked."""
+
+    exit_code = 3
 
 
 class MachineError(WorkbenchError):

@@ -5,8 +5,9 @@ otherwise; critical and supporting checks are gated, advisory ones are shown. Wh
 matter but FAILs that a waiver in force names, it is GO WITH WAIVER (`workbench.waiving`), unless
 all that is gated is waived: then nothing was shown. Nothing gated is never
 GO. That the produced files are what they claim to be is gated always, whatever the policy says, and
-is not enough for a GO by itself, nor is where it ran; nor is anything while a step of the variant
-is still to do. What is too good to be true (ANOMALOUS) is not settled either.
+is not enough for a GO by itself, nor is where it ran, nor are size and speed without a gated check
+of quality; nor is anything while a step of the variant is still to do. What is too good to be true
+(ANOMALOUS) is not settled either.
 Several checks must all pass, so no correction for multiplicity is needed to keep the rate of false
 GOs: it can only be lower than that of a single check. A FAIL is the other way round, one of many is
 enough, so each has its p adjusted beside it (`workbench.holm`), on which no verdict depends.
@@ -44,6 +45,8 @@ _SIDES = 5
 UNFINISHED = "the run is not finished"
 #: Steps still to do that are named; the rest is counted.
 _STEPS = 5
+#: Why nothing ships by its size and its speed.
+UNJUDGED = "no quality check is gated: size and speed alone do not show that it may ship"
 #: Sizes that are measured and not counted.
 _MEMORY = ("peak_memory_bytes", "kv_cache_tokens")
 #: Characters of one check's reason in the sentence of a verdict; the table of checks has it whole.
@@ -281,11 +284,15 @@ def _verdict(checks: tuple[Check, ...]) -> tuple[Verdict, str]:
         c.status == "PASS" and c.kind not in ("artifact", "policy") for c in gated
     ):
         return "NO-GO", f"{_share(waived, gated)} {does}; with all of them waived nothing is shown"
+    quality = [c for c in gated if c.kind == "quality"]
+    if not quality:
+        return "INCONCLUSIVE", UNJUDGED
     reason = (
         "the one gated check passes" if len(gated) == 1 else f"all {len(gated)} gated checks pass"
     )
     if waived:
-        reason = f"{_share(waived, gated)} {does}; the others pass"
+        none = "" if any(c.status == "PASS" for c in quality) else ", and no quality check does"
+        reason = f"{_share(waived, gated)} {does}; the others pass{none}"
     worse = [c for c in checks if c.tier == "advisory" and c.status == "FAIL"]
     if worse:
         reason += f"; advisory and not gated: {_names(worse)} {_do(worse, 'fails', 'fail')}"
@@ -332,7 +339,7 @@ def _unsettled(check: Check, n: int) -> str:
     if n < details["min_n"]:
         return f"{n} samples, {details['min_n']} wanted{only}"
     if "items_needed" not in details:
-        return f"scores {checking.points(details['baseline_score'])} % to begin with"
+        return f"the baseline scores {checking.points(details['baseline_score'])} % to begin with"
     if needed := details["items_needed"]:
         return (
             f"about {items.said(needed, n)} items instead of {n} would probably settle it as "

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from workbench.arrivals import load_name
 from workbench.errors import RecipeError, did_you_mean
+from workbench.gate import UNJUDGED
 from workbench.lmeval_tasks import most_documents
 from workbench.plan import variant_lane
-from workbench.policy_spec import Policy
+from workbench.policy_spec import WIDEST, Policy
 from workbench.reach import RIGHT_OR_WRONG, out_of_reach
 from workbench.recipe import spot
 from workbench.required_checks import LANES, named
@@ -113,11 +114,19 @@ def policy_findings(context: Context) -> list[Finding]:
     gated = [tier for tier in policy.tiers if tier != "advisory"]
     if not gated:
         said.append("the policy gates nothing: no variant can be GO")
+    elif all(check.tier == "advisory" for check in policy.quality):
+        said.append(f"{UNJUDGED}: INCONCLUSIVE at best")
     graded = {
         name
         for name, suite in context.suites.items()
         if suite.spec.repeats > 1 or suite.spec.scorer.name not in RIGHT_OR_WRONG
     }
+    said += [
+        f"the margin of suite '{check.suite}' is {check.most:g}, and above {WIDEST} the error of a "
+        f"verdict is not kept at {1 - check.confidence:.2g}"
+        for check in policy.quality
+        if check.tier != "advisory" and check.most > WIDEST
+    ]
     said += out_of_reach(loaded, context.facts, graded, most_documents(loaded))
     said += _elsewhere(context)
     said += _unchecked(context)

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from workbench.base import Name, Spec, Unfit, distinct
 from workbench.load_records import Targets
@@ -19,6 +25,10 @@ from workbench.suite_spec import Tier
 from workbench.waivers import Waiver
 
 POLICY_SCHEMA = "workbench.policy/1"
+#: A margin above it is more than half of the scale, and nothing there is enumerated: see `stats`.
+WIDEST = 0.5
+#: A margin or a limit of a share below it takes more samples than anybody asks: 300,000.
+FINEST = 1e-5
 
 LatencyMetric = Literal[
     "ttft_ms_p50",
@@ -87,6 +97,18 @@ class QualityDefaults(_Grown):
         None, gt=0, lt=1, description="share of samples whose answer was cut at its token limit"
     )
     output_length: OutputLength | None = Field(None, description="{} is within 10 %")
+
+    @field_validator(
+        *("margin", "margin_relative", "max_gain", "max_format_failures", "max_truncated")
+    )
+    @classmethod
+    def _can_be_shown(cls, given: float | None) -> float | None:
+        if given is not None and given < FINEST:
+            raise Unfit(
+                f"{given:g} is less than any number of samples could show",
+                f"use {FINEST:.5f} or more, such as 0.02",
+            )
+        return given
 
     @model_validator(mode="after")
     def _one_margin(self) -> Self:

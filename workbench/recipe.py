@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ class Loaded:
         source: the recipe file.
         project: folder that holds `eval_suites/` and `calib_data/`.
         model_path: folder of the unquantized checkpoint; None while a hub model is not fetched.
+        locked_digest: of recipe and policy as a run's lock has them; empty where read from files.
     """
 
     recipe: Recipe
@@ -51,10 +52,17 @@ class Loaded:
     source: Path
     project: Path
     model_path: Path | None
+    locked_digest: str = field(default="", compare=False)
 
     @property
     def digest(self) -> str:
-        """Content id of the recipe and its policy."""
+        """Content id of the recipe and its policy.
+
+        Of a run's lock it is that of its text: a field that came since, with its default, does not
+        make an old run another one.
+        """
+        if self.locked_digest:
+            return self.locked_digest
         return content_id({"recipe": _dump(self.recipe), "policy": _dump(self.policy)})
 
     @property
@@ -282,18 +290,37 @@ def load_lock(path: Path) -> Loaded:
             Path(value["source"]),
             Path(value["project"]),
             Path(value["model_path"]) if value["model_path"] else None,
+            content_id({"recipe": value["recipe"], "policy": value["policy"]}),
         )
-    except (ValidationError, KeyError, TypeError) as bad:
-        raise RecipeError(
-            f"the recipe lock is damaged: {bad}",
-            where=str(path),
-            fix="start the run again from its recipe",
-        ) from None
+    except ValidationError as bad:
+        what, _, _ = problem(bad.errors()[0], Policy if bad.title == "Policy" else Recipe, None)
+        said = f"its {bad.title.lower()}: {what}"
+    except KeyError as bad:
+        said = f"{bad} is missing"
+    except (TypeError, ValueError):
+        said = "a value is not of its kind"
+    raise RecipeError(
+        f"the recipe lock is damaged, or of another version: {said}",
+        where=str(path),
+        fix="start the run again from its recipe, or read it with the version that wrote it",
+    )
 
 
-def changed_since(loaded: Loaded) -> bool:
-    """True where the files a lock came from are still there and say something else now."""
+def changed_since(loaded: Loaded) -> str:
+    """What is to be said of the files that a lock came from: empty where they say the same.
+
+    A recipe that is gone is none to speak of: runs are looked at far from where they were made.
+    """
+    if not loaded.source.exists():
+        return ""
     try:
-        return load_recipe(loaded.source).digest != loaded.digest
-    except RecipeError:
-        return False
+        recipe = load_spec(loaded.source, Recipe)
+    except (RecipeError, OSError):
+        return f"recipe {loaded.source} cannot be read any more"
+    path = loaded.source.parent / recipe.policy
+    try:
+        policy = load_spec(path, Policy)
+    except (RecipeError, OSError):
+        return f"policy {path} cannot be read any more"
+    same = (recipe, policy) == (loaded.recipe, loaded.policy)
+    return "" if same else "recipe or policy changed since"

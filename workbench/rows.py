@@ -324,7 +324,10 @@ def parse(line: bytes) -> SampleRow:
     except RecursionError:
         raise ValueError("nested too deep") from None
     try:
-        return SampleRow.model_validate(value)
+        row = SampleRow.model_validate(value)
     except ValidationError as bad:
         first = bad.errors()[0]
         raise ValueError(f"{first['msg']} at {'.'.join(map(str, first['loc']))}") from None
+    if not math.isfinite((row.score or 0.0) + row.started + row.seconds):
+        raise ValueError("a number is infinite, and no score or time is")  # 1e999
+    return row

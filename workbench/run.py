@@ -103,10 +103,8 @@ def run(
             s.name: FORCED if s.name in forced else s.reason for s in first.steps if not s.cached
         }
         if not plan.steps[-1].cached:
-            # A verdict that no longer holds must not lie there for whoever reads the file: this run
-            # may fail, or be told to stop before it decides again.
-            folder.gate.unlink(missing_ok=True)
-            folder.report.unlink(missing_ok=True)
+            # This run may fail, or be told to stop before it decides again.
+            folder.withdraw()
         events = EventReader(folder.events)
         executed: list[str] = []
         profile = context.loaded.recipe.profile
@@ -213,8 +211,7 @@ def _forget(context: Context, again: Sequence[PlanStep]) -> None:
         if step.kind == "evaluate":
             for rows in (published.parent / "eval").glob("*.jsonl"):
                 rows.unlink()
-        context.run.gate.unlink(missing_ok=True)
-        context.run.report.unlink(missing_ok=True)
+        context.run.withdraw()
 
 
 def _with_failed_samples(context: Context, plan: Plan) -> dict[str, Path]:

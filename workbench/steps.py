@@ -25,7 +25,7 @@ from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.divergence_step import publish as publish_divergence
-from workbench.errors import CalibrationError, StoreError, WorkbenchError
+from workbench.errors import CalibrationError, StoreError, UserError, WorkbenchError
 from workbench.evaluating import evaluate_variant, throw_away
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
@@ -324,6 +324,9 @@ def profile(context: Context, variant: str = "") -> Profile:
 def gate(context: Context, *, date: str = "") -> Gate:
     """Decide from the records alone, and write `gate.json` and `report.html`.
 
+    A former verdict goes as soon as it is known not to hold: where the records are refused, and
+    before another one is written. The report comes first, so that a verdict has its own.
+
     Args:
         context: the run.
         date: the day by which waivers expire, as 2026-12-31; empty: today, UTC.
@@ -332,8 +335,16 @@ def gate(context: Context, *, date: str = "") -> Gate:
         StoreError: a record is damaged or from another version.
         RecipeError: `date` is no day.
     """
-    evidence = collect(context)
-    record = decided(context, evidence, a_day(date) if date else None)
-    write_if_new(context.run.gate, dump_record(record))
+    day = a_day(date) if date else None
+    try:
+        evidence = collect(context)
+        record = decided(context, evidence, day)
+    except UserError:
+        context.run.withdraw()
+        raise
+    data, there = dump_record(record), context.run.gate
+    if there.is_file() and there.read_bytes() != data:
+        context.run.withdraw()
     write_report(context, record, evidence)
+    write_if_new(there, data)
     return record

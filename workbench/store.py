@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from workbench.digest import sha256_bytes, sha256_file
-from workbench.errors import DiskFull, StoreError, did_you_mean
+from workbench.errors import Busy, DiskFull, StoreError, did_you_mean
 from workbench.progress import Progress
 
 R = TypeVar("R", bound=BaseModel)
@@ -152,7 +152,9 @@ def read_record(path: Path, cls: type[R]) -> R:
         data = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise StoreError(
-            "a record is missing", where=str(path), fix="run the step that makes it"
+            "a record is missing",
+            where=str(path),
+            fix="workbench run, with the run's recipe, writes it",
         ) from None
     except IsADirectoryError:
         raise StoreError(
@@ -198,7 +200,7 @@ def locked(path: Path, what: str, waiting: Progress | None = None) -> Iterator[N
         waiting: wait for another holder, and tell this for how many seconds already; None refuses.
 
     Raises:
-        StoreError: another process holds it, and nobody wants to wait.
+        Busy: another process holds it, and nobody wants to wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -211,7 +213,7 @@ def locked(path: Path, what: str, waiting: Progress | None = None) -> Iterator[N
                 file.seek(0)
                 owner = file.read().strip() or "unknown"
                 if waiting is None:
-                    raise StoreError(
+                    raise Busy(
                         f"{what} is in use by another process (pid {owner})",
                         where=str(path),
                         fix="wait for it, or stop it; a process that died holds no lock",
@@ -366,6 +368,11 @@ class Run:
     def report(self) -> Path:
         """`report.html`."""
         return self.path / "report.html"
+
+    def withdraw(self) -> None:
+        """Take the verdict and its report away: one that no longer holds must not lie there."""
+        self.gate.unlink(missing_ok=True)
+        self.report.unlink(missing_ok=True)
 
     def variant(self, name: str) -> Path:
         """Folder of a variant's records."""

@@ -6,6 +6,7 @@ A waiver never turns a FAIL into a PASS; what it does to a verdict is `workbench
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -15,6 +16,17 @@ from workbench.words import plain
 
 #: What stands for every variant of a run.
 EVERY = "all"
+
+
+def day(text: str) -> datetime.date:
+    """A day written as 2026-12-31, and in no other way that ISO 8601 has (2026-W53, 20261231).
+
+    Raises:
+        ValueError: it is none, or not written so.
+    """
+    if not re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        raise ValueError(f"{text!r} is not written as 2026-12-31")
+    return datetime.date.fromisoformat(text)
 
 
 class Waiver(Spec):
@@ -36,7 +48,7 @@ class Waiver(Spec):
             raise Unfit("a day is wanted, without a time", "write it as 2026-12-31")
         if isinstance(given, str):
             try:
-                return datetime.date.fromisoformat(given)
+                return day(given)
             except ValueError:
                 raise Unfit(f"{given[:40]!r} is no day", "write it as 2026-12-31") from None
         return given

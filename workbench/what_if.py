@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from workbench.complaints import problem
 from workbench.errors import RecipeError, did_you_mean
 from workbench.spec import Policy, QualityCheck
+from workbench.waivers import day
 from workbench.words import shown
 
 _NUMBERS = {"margin": float, "confidence": float, "min_n": int}
@@ -68,7 +69,7 @@ def a_day(text: str, where: str = "date") -> datetime.date:
         RecipeError: it is none.
     """
     try:
-        return datetime.date.fromisoformat(text)
+        return day(text)
     except ValueError:
         raise RecipeError(
             f"{shown(text, 40)} is no day", where=where, fix="write it as 2026-12-31"

@@ -25,8 +25,8 @@ _LONGEST_NUMBER = 1000
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
 
 
-class TooMuch(yaml.MarkedYAMLError):
-    """A file that is YAML and more of it than is read; `note` says what to do."""
+class NotRead(yaml.MarkedYAMLError):
+    """A file that is YAML, and too much of it or what is not read here; `note` says what to do."""
 
 
 class BoundedLoader(yaml.SafeLoader):
@@ -68,8 +68,19 @@ class BoundedLoader(yaml.SafeLoader):
             )
         return node
 
-    def _refuse(self, problem: str, fix: str, event: yaml.Event) -> NoReturn:
-        raise TooMuch(problem=shortened(problem), problem_mark=event.start_mark, note=fix)  # type: ignore[arg-type]
+    def construct_day(self, node: yaml.ScalarNode) -> Any:
+        """A day or a time, refused where there is none such: YAML itself has no line for it."""
+        try:
+            return self.construct_yaml_timestamp(node)
+        except (ValueError, OverflowError) as bad:
+            fix = "write a day that exists, as 2026-12-31; a text goes in quotes"
+            self._refuse(f"{shortened(node.value)} is no day: {bad}", fix, node)
+
+    def _refuse(self, problem: str, fix: str, at: yaml.Event | yaml.Node) -> NoReturn:
+        raise NotRead(problem=shortened(problem), problem_mark=at.start_mark, note=fix)  # type: ignore[arg-type]
+
+
+BoundedLoader.add_constructor("tag:yaml.org,2002:timestamp", BoundedLoader.construct_day)
 
 
 class _UniqueKeyLoader(BoundedLoader):
@@ -78,6 +89,8 @@ class _UniqueKeyLoader(BoundedLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                self._refuse("the merge key '<<' is not read", "write the keys out", key_node)
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if key in seen:
@@ -135,7 +148,7 @@ def read_yaml(path: Path, error: type[UserError] = RecipeError) -> tuple[Any, ya
             loader.dispose()
     except yaml.MarkedYAMLError as bad:
         line = bad.problem_mark.line + 1 if bad.problem_mark else 1
-        if isinstance(bad, TooMuch):
+        if isinstance(bad, NotRead):
             raise error(str(bad.problem), where=f"{path}:{line}", fix=str(bad.note)) from None
         raise error(
             f"not valid YAML: {bad.problem}", where=f"{path}:{line}", fix="mend that line"
