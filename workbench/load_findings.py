@@ -11,7 +11,9 @@ from workbench.plan import configurations_of
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.recipe import spot
-from workbench.sweep_grid import refused
+from workbench.records import Hardware
+from workbench.spec import ServeSpec
+from workbench.sweep_grid import own_options, refused
 from workbench.traces import prompt_ids
 from workbench.workload_spec import Workload
 from workbench.workloads import suite_asks
@@ -48,6 +50,10 @@ def load_findings(context: Context) -> list[Finding]:
     ]
     return [
         *(Finding("warn", said) for said in _surprises(profile, spans)),
+        *(
+            Finding("warn", said)
+            for said in _uncached(profile, context.loaded.recipe.serve, context.facts.hardware)
+        ),
         *(Finding("ok" if well else "warn", said) for well, said in _sweep(context, profile)),
     ]
 
@@ -109,6 +115,23 @@ def _suite(context: Context, workload: Workload) -> None:
     suite_asks(
         suite.spec, suite.samples, lambda sample: (), ClosedLoop(concurrency=1), count=1, seed=""
     )
+
+
+def _uncached(profile: ProfileSpec, serve: ServeSpec, hardware: Hardware) -> Iterator[str]:
+    """Workloads of shared prefixes that no configuration keeps in a cache."""
+    own = own_options(serve.engine, serve, "auto", hardware)
+    if own.get("prefix_caching", True):  # not known: another engine, or `serve.args` say
+        return
+    sweep = profile.sweep
+    cached = profile.swept.workloads if sweep and True in sweep.prefix_caching else ()
+    for workload in profile.workloads:
+        if workload.shared_prefix and workload not in cached:
+            yield (
+                f"workload '{workload.name}' shares {workload.shared_prefix:.0%} of its prompts, "
+                "and prefix caching is off unless the recipe asks for it: ordinary prefills are "
+                "measured; write 'serve: {args: [--enable-prefix-caching]}', or compare both with "
+                "'sweep: {prefix_caching: [true, null]}' under 'profile'"
+            )
 
 
 def _surprises(profile: ProfileSpec, spans: Iterable[float]) -> Iterator[str]:
