@@ -1,6 +1,7 @@
 """A recipe's loads from `validate` to the report, on the shipped fakes."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from projects import edit_recipe
 from test_servers import CPU
 
 import workbench as package
+from workbench.context import new_run
 from workbench.load import Limits
 from workbench.load_findings import _uncached
 from workbench.load_table import COLUMNS
@@ -182,6 +184,31 @@ def test_a_trace_that_is_none_is_refused(
     done = workbench("validate", "recipe.yaml")
     assert done.returncode == 2 and says in done.stderr, done.stdout + done.stderr
     assert "monday.jsonl" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_loads_wait_for_is_planned_and_a_search_of_years_is_warned_of(
+    workbench: Call, project: Path
+) -> None:
+    rates = {"low": 1e-6, "high": 2}
+    profiled(project, highest_rate=rates, requests=64)
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert re.search(
+        r"the search for the highest rate may take \d+\.\d years for each variant: it begins at "
+        r"'low', 1e-06 requests/s; raise 'highest_rate.low'",
+        said,
+    )
+    assert "the open loops alone" not in said
+    profiled(project, highest_rate={"low": 1, "high": 1.05}, arrivals=[])
+    late = [*TRACE, {"at": 600, "input_tokens": 20, "output_tokens": 4}]
+    (project / "monday.jsonl").write_text("".join(json.dumps(row) + "\n" for row in late))
+    context = new_run(project / "recipe.yaml")
+    (step,) = (s for s in context.plan().steps if s.name == "profile:good")
+    # 600 s of the trace; 7, 3 and 5 gaps of a second, of which the lower rate is tried twice.
+    searched = (7 + 3 + 5) * (2 + 1 / 1.05)
+    assert step.estimate_seconds == pytest.approx(3 + 600 + searched)
+    assert f"of its time at most {searched:.0f} seconds are the search for a rate" in step.reason
 
 
 def test_a_shared_prefix_that_no_cache_keeps_is_said() -> None:
