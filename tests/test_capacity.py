@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from builders import point, profile, serving
@@ -16,9 +16,10 @@ from test_memory import GIB, LLAMA_8B, LLAMA_70B, SMOLLM2, model, tensors
 
 from workbench.capacity import Answer, plan
 from workbench.capacity_floor import token_bytes
-from workbench.capacity_formats import AS_IT_IS
+from workbench.capacity_formats import _GGUF, AS_IT_IS, FORMATS
 from workbench.capacity_rows import Load, Row
 from workbench.capacity_speed import Speed, speed
+from workbench.capacity_view import capacity
 from workbench.errors import RecipeError
 from workbench.gpus import GPUS, Named, named
 from workbench.memory import workspace
@@ -504,3 +505,11 @@ def test_mistakes_are_code_2(workbench: Call, tiny: Path, changes: list[str], sa
     done = workbench("capacity", str(tiny), *words, *changes)
     assert done.returncode == 2 and says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_help_says_which_formats_are_shown_by_default() -> None:
+    (option,) = get_type_hints(capacity, include_extras=True)["format_"].__metadata__
+    named, default = option.help.split("; default: ")
+    assert {*FORMATS} <= {*named.replace(",", "").split()}
+    assert default.startswith("those six") and len(FORMATS) == 6
+    assert all(name in default for name in _GGUF)

@@ -11,6 +11,8 @@ from rich.console import Console
 from workbench.display import (
     DRIVEN,
     ProgressLine,
+    _Row,
+    _State,
     artifact_line,
     duration,
     in_notebook,
@@ -56,7 +58,14 @@ def _console(terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0s"), (59.4, "59s"), (60, "1m00s"), (3599, "59m59s"), (3900, "1h05m")],
+    [
+        (0.4, "0s"),
+        (59.4, "59s"),
+        (60, "1m00s"),
+        (3599, "59m59s"),
+        (3900, "1h05m"),
+        (float("inf"), "277777777h46m"),
+    ],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -112,6 +121,23 @@ def test_the_folder_to_ship_is_named_for_go_alone(tmp_path: Path) -> None:
     assert line("GO", NATIVE) == f"artifact of fp8: {tmp_path / 'checkpoint'}"
     assert "the twin is not what ships" in line("GO", EMULATED)
     assert not line("NO-GO", NATIVE) and not line("GO", NATIVE, "other")
+
+
+def test_the_time_left_is_by_what_this_attempt_did() -> None:
+    state = _State({"profile:fp8": _Row("profile:fp8")})
+
+    def told(now: float, done: float, total: float, what: str) -> str:
+        event = {"event": "progress", "step": "profile:fp8"}
+        return state.apply(event | {"done": done, "total": total, "what": what}, now)
+
+    state.apply({"event": "start", "step": "profile:fp8"}, 0)
+    assert "left" not in told(10, 25, 62, "chat x1")  # 25 were there when it looked
+    assert "left" not in told(20, 26, 62, "chat x8")
+    # Ten in a hundred seconds, whatever the workloads are called; 27 are to come.
+    assert told(110, 35, 62, "rag x1").endswith("35/62, ~4m30s left")
+    # What turns out to be no work any more changes the total, and the clock begins anew.
+    assert "left" not in told(120, 35, 50, "rag x8")
+    assert told(150, 45, 50, "rag x8").endswith("45/50, ~15s left")
 
 
 def test_no_share_of_next_to_nothing() -> None:

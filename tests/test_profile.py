@@ -29,7 +29,8 @@ from workbench.errors import ServingFailure
 from workbench.load_records import LoadSummary, Targets
 from workbench.passes import Pass, pass_file, read_pass
 from workbench.profile import LOADS, Inputs, Measured, SuiteLoad, run_profile
-from workbench.profile_spec import ProfileSpec
+from workbench.profile_spec import ProfileSpec, RateSpec
+from workbench.rate_search import search
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.records import Choice
 from workbench.saturation import LEAST
@@ -183,6 +184,28 @@ def test_every_workload_under_every_load_and_progress(tmp_path: Path) -> None:
     assert [(p.workload, p.concurrency) for p in found.points] == [("a", 2), ("a", 1), ("b", 3)]
     assert told[0] == (0, 5, "a x2")
     assert told[-1][:2] == (5, 5)
+
+
+def test_passes_of_an_attempt_cut_short_are_no_work_of_the_next(tmp_path: Path) -> None:
+    told: list[tuple[float, float, str]] = []
+    spec = ProfileSpec(workloads=(workload(),), concurrency=(1, 2, 4), requests=2)
+    with start(tmp_path) as endpoint:
+        some = spec.model_copy(update={"concurrency": (1, 2)})
+        run_profile(endpoint, some, Inputs(Bytes()), folder=tmp_path)
+        found = run_profile(
+            endpoint,
+            spec,
+            Inputs(Bytes()),
+            folder=tmp_path,
+            progress=lambda *what: told.append(what),
+        )
+    assert found.resumed == 2
+    assert told == [
+        (0, 3, "short x1"),
+        (0, 2, "short x2, 1 kept"),
+        (0, 1, "short x4, 2 kept"),
+        (1, 1, "profiled"),
+    ]
 
 
 def test_a_long_pass_is_told_while_it_runs(tmp_path: Path) -> None:
@@ -633,8 +656,36 @@ def test_two_loads_of_one_name_are_refused() -> None:
 def test_a_plan_knows_how_long_open_loops_wait() -> None:
     opened = ({"arrivals": "constant", "rate": 0.5}, {"arrivals": "burst", "size": 4, "gap": 3})
     spec = ProfileSpec(workloads=(workload(),), arrivals=opened, requests=9, repeats=2)
-    assert spec.open_seconds == 2 * (8 / 0.5 + 2 * 3)
-    assert ProfileSpec(workloads=(workload(),)).open_seconds == 0
+    assert spec.open_seconds({}) == 2 * (8 / 0.5 + 2 * 3)
+    assert ProfileSpec(workloads=(workload(),)).open_seconds({}) == 0
+    monday = Workload(name="monday", trace="t")
+    twice = TraceArrivals(speed=2)
+    spec = ProfileSpec(workloads=(monday,), arrivals=(twice, TraceArrivals()), repeats=3)
+    assert spec.open_seconds({"monday": 60.0, "other": 9.0}) == 3 * (30 + 60)
+
+
+@pytest.mark.parametrize("most", [3, 5, 16])
+def test_a_plan_knows_how_long_the_search_for_a_rate_waits_at_most(most: int) -> None:
+    rates = RateSpec(low=0.5, high=20, most=most)
+    monday = Workload(name="monday", trace="t")
+    spec = ProfileSpec(
+        workloads=(workload(), workload(name="b", requests=5), monday),
+        requests=9,
+        targets=Targets(ttft_ms=5),
+        highest_rate=rates,
+    )
+
+    def waits(limit: float) -> float:
+        """With a server that carries so much: eight gaps, and four, at each rate it tries."""
+        found = search(
+            lambda r: (r <= limit, ""), rates.low, rates.high, most=most, within=rates.within
+        )
+        return sum((8 + 4) / probe.rate for probe in found.probes)
+
+    slowest = max(waits(limit / 100) for limit in range(30, 2100, 5))
+    assert spec.search_seconds == pytest.approx(slowest)
+    assert spec.swept.search_seconds == 0
+    assert spec.open_seconds({}) == 0
 
 
 @pytest.mark.parametrize("page", ["README.md", "notebooks/recipes/WORKLOADS.md"])

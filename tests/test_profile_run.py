@@ -1,6 +1,7 @@
 """A recipe's loads from `validate` to the report, on the shipped fakes."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +9,20 @@ from typing import Any
 
 import pytest
 from projects import edit_recipe
+from test_servers import CPU
 
 import workbench as package
+from workbench.context import new_run
+from workbench.load import Limits
+from workbench.load_findings import _uncached
 from workbench.load_table import COLUMNS
+from workbench.profile import _WARM_PROMPT, _WARM_TOKENS
+from workbench.profile_spec import ProfileSpec
+from workbench.quiet import Limits as QuietLimits
 from workbench.records import Profile
+from workbench.spec import ServeSpec
 from workbench.store import read_record
+from workbench.workload_spec import Workload
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 TRACE = [
@@ -174,6 +184,91 @@ def test_a_trace_that_is_none_is_refused(
     done = workbench("validate", "recipe.yaml")
     assert done.returncode == 2 and says in done.stderr, done.stdout + done.stderr
     assert "monday.jsonl" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_loads_wait_for_is_planned_and_a_search_of_years_is_warned_of(
+    workbench: Call, project: Path
+) -> None:
+    rates = {"low": 1e-6, "high": 2}
+    profiled(project, highest_rate=rates, requests=64)
+    done = workbench("validate", "recipe.yaml")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert re.search(
+        r"the search for the highest rate may take \d+\.\d years for each variant: it begins at "
+        r"'low', 1e-06 requests/s; raise 'highest_rate.low'",
+        said,
+    )
+    assert "the open loops alone" not in said
+    profiled(project, highest_rate={"low": 1, "high": 1.05}, arrivals=[])
+    late = [*TRACE, {"at": 600, "input_tokens": 20, "output_tokens": 4}]
+    (project / "monday.jsonl").write_text("".join(json.dumps(row) + "\n" for row in late))
+    context = new_run(project / "recipe.yaml")
+    (step,) = (s for s in context.plan().steps if s.name == "profile:good")
+    # 600 s of the trace; 7, 3 and 5 gaps of a second, of which the lower rate is tried twice.
+    searched = (7 + 3 + 5) * (2 + 1 / 1.05)
+    assert step.estimate_seconds == pytest.approx(3 + 600 + searched)
+    assert f"of its time at most {searched:.0f} seconds are the search for a rate" in step.reason
+
+
+def test_a_shared_prefix_that_no_cache_keeps_is_said() -> None:
+    rag = {"preset": "shared-prefix", "name": "rag"}
+    chat = {"name": "chat", "prompt_tokens": 16, "output_tokens": 8}
+
+    def said(sweep: Any = None, engine: str = "vllm", args: tuple[str, ...] = ()) -> str:
+        profile = ProfileSpec.model_validate({"workloads": [rag, chat], "sweep": sweep})
+        serve = ServeSpec.model_validate({"engine": engine, "args": args})
+        return " ".join(_uncached(profile, serve, CPU))
+
+    warned = "workload 'rag' shares 75% of its prompts, and prefix caching is off"
+    found = said()
+    assert found.startswith(warned) and "'chat'" not in found
+    assert "write 'serve: {args: [--enable-prefix-caching]}'" in found
+    assert "'sweep: {prefix_caching: [true, null]}' under 'profile'" in found
+    assert warned in said({"prefix_caching": [True], "workloads": ["chat"]})
+    assert warned in said({"max_num_seqs": [2]})
+    assert said({"prefix_caching": [True, None]}) == ""
+    assert said(args=("--enable-prefix-caching",)) == ""
+    assert said(args=("--no-enable-prefix-caching",)) == ""  # it was meant
+    assert said(engine="fake") == ""
+
+
+def test_validate_warns_of_a_shared_prefix_without_a_cache(workbench: Call, project: Path) -> None:
+    profiled(
+        project,
+        workloads=[{"preset": "shared-prefix", "name": "short", "prompt_tokens": 64}],
+        arrivals=[],
+    )
+
+    def change(recipe: dict[str, Any]) -> None:
+        recipe["serve"]["engine"] = "vllm"
+        recipe["variants"] = [{"name": "fp8", "method": "fp8"}]
+
+    edit_recipe(project, change)
+    done = workbench("validate", "recipe.yaml")
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "workload 'short' shares 75% of its prompts" in said
+
+
+def test_how_a_load_is_measured_is_written_down_with_its_numbers() -> None:
+    root = Path(__file__).parents[1]
+    readme = (root / "README.md").read_text()
+    assert "(notebooks/recipes/WORKLOADS.md#how-a-load-is-measured)" in readme
+    said = (root / "notebooks/recipes/WORKLOADS.md").read_text()
+    said = " ".join(said.split("## How a load is measured\n")[1].split("\n## ")[0].split())
+    spec = ProfileSpec(workloads=(Workload(name="w", trace="t"),))
+    for text in (
+        f"with answers of {_WARM_TOKENS} tokens",
+        f"({_WARM_PROMPT} tokens of a trace or a suite)",
+        f"`profile.request_seconds` ({spec.request_seconds:g})",
+        f"`profile.seed` ({spec.seed})",
+        f"no free one of {Limits().connections:,}",
+        f"above {QuietLimits().queued_ms:g} ms at its p99",
+        "count from *sent*, not from *due*",
+        "prefix caching is **off**",
+        "type 7",
+    ):
+        assert text in said, text
 
 
 def test_a_load_too_short_for_its_concurrency_is_said(workbench: Call, project: Path) -> None:

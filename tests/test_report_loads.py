@@ -1,8 +1,13 @@
 """A profile's loads where people read them: every status, a queue that grew, a noisy machine."""
 
+import base64
+import csv
+import io
+import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from builders import simple
 from test_gate import GOOD, TTFT, policy
 from test_load_stats import QUICK, figures, repeat
@@ -12,7 +17,18 @@ from workbench.arrivals import ClosedLoop, PoissonArrivals
 from workbench.digest import sha256_text
 from workbench.evidence import Evidence
 from workbench.gate import decide
-from workbench.load_records import HighestRate, LoadSummary, Quiet, Saturation, Targets
+from workbench.load_figures import figures as every_figure
+from workbench.load_records import (
+    EngineUse,
+    Figure,
+    HighestRate,
+    LoadSummary,
+    MachineUse,
+    Quiet,
+    Saturation,
+    Targets,
+    Usage,
+)
 from workbench.records import Check, Profile
 from workbench.report import loads
 from workbench.report.cards import record_text
@@ -86,11 +102,98 @@ def test_remarks_name_what_takes_belief_away() -> None:
     assert "<this>" not in page and "&lt;this&gt;" in page
 
 
+def suite_load() -> LoadSummary:
+    """Three requests in each of three repeats; all in time, two of three right."""
+    asked = [
+        repeat(DONE, DONE, DONE, asks={"sample": "s", "ignore_eos": False, "max_tokens": 9})
+        for _ in range(3)
+    ]
+    right = {"s": True, "s#1": True, "s#2": False}
+    return figures(
+        *(replace(one, correct=right) for one in asked),
+        targets=Targets(ttft_ms=300, e2e_ms=1500),
+        draws=QUICK,
+    )
+
+
+def test_the_reports_table_has_intervals_goodput_and_every_latency() -> None:
+    graded, plain = suite_load(), figures(repeat(*[DONE] * 3))
+    some = Figure(value=200, low=180, high=220)
+    changed = {
+        name: getattr(graded, name).model_copy(
+            update={"p50": some, "p95": some.model_copy(update={"value": 210 + number})}
+        )
+        for number, name in enumerate(("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"))
+    }
+    graded = graded.model_copy(update=changed)
+    found = with_loads(simple(*GOOD), graded, plain)
+    page = render(decide(policy(TTFT), found, policy_digest="p", id_="g"), found)
+    one, two = loads.lines(found.variants[0].profile)  # type: ignore[arg-type]
+    said = dict(zip(loads.HEAD, one.cells, strict=True))
+    assert said["completed"] == ("9 of 9",)
+    count, limits, right = said["in time"]
+    assert (count, right) == ("9 of 9", "6 also right") and limits.endswith(", 100.0 %]")
+    for number, name in enumerate(("TTFT", "TPOT", "ITL", "end to end")):
+        assert said[name] == ("200 [180, 220]", f"{210 + number} [180, 220]")
+    assert dict(zip(loads.HEAD, two.cells, strict=True))["in time"] == ("\N{EN DASH}",)
+    assert "9 of 9<br>[" in page and "<br>6 also right" in page
+    assert "completed within TTFT 300 ms, end to end 1,500 ms" in page
+    for head in ("in time", "ITL", "end to end"):
+        assert f'<th class="n">{head}</th>' in page
+    bare = with_loads(simple(*GOOD), plain)
+    assert "In time:" not in render(decide(policy(TTFT), bare, policy_digest="p", id_="g"), bare)
+
+
+def test_the_csv_has_every_load_and_every_figure() -> None:
+    opened = load(arrivals=PoissonArrivals(rate=2).model_dump(mode="json"))
+    found = with_loads(simple(*GOOD), opened)
+    page = render(decide(policy(TTFT), found, policy_digest="p", id_="g"), found)
+    # There is no closed loop, so no figure of them: the numbers do not hang on it.
+    (href,) = re.findall(r'download="latency.csv" href="data:text/csv;base64,([^"]+)"', page)
+    lines = list(csv.DictReader(io.StringIO(base64.b64decode(href).decode())))
+    assert [line["variant"] for line in lines] == ["baseline", "fp8"]
+    line = lines[1]
+    assert (line["load"], line["arrivals"], line["rate"]) == ("poisson 2/s", "poisson", "2.0")
+    assert (line["requests"], line["completed"]) == ("3", "2")
+    for name, figure in every_figure(opened):
+        value, low, high = (line[name], line[f"{name}_low"], line[f"{name}_high"])
+        wanted = ["" if v is None else str(v) for v in (figure.value, figure.low, figure.high)]
+        assert [value, low, high] == wanted, name
+    assert {"itl_ms_p99", "e2e_ms_p95", "good_share", "queued_ms_max"} <= line.keys()
+    assert line["saturation"] == opened.saturation.verdict
+    nothing = with_loads(simple(*GOOD), points=())
+    page = render(decide(policy(TTFT), nothing, policy_digest="p", id_="g"), nothing)
+    assert "latency.csv" not in page
+
+
+def test_the_hit_rate_of_a_prefix_cache_is_a_figure_of_its_load() -> None:
+    assert load().prefix_cache_hit_rate is None
+    assert "prefix_cache_hit_rate" not in dict(every_figure(load()))
+    hits = load(usage=hit_rates(0.5, None, 0.7))
+    assert dict(every_figure(hits))["prefix_cache_hit_rate"].value == pytest.approx(0.6)
+
+
+def hit_rates(*rates: float | None) -> tuple[Usage, ...]:
+    """What a server told in each repeat."""
+    machine = MachineUse(samples=0)
+    told = (Usage(seconds=1.0, engine=None, machine=machine),)
+    return told + tuple(
+        Usage(
+            seconds=1.0,
+            engine=EngineUse(samples=1, prefix_cache_hit_rate=rate),
+            machine=machine,
+        )
+        for rate in rates
+    )
+
+
 def test_an_open_loop_has_its_row_and_is_no_point_of_a_concurrency() -> None:
     opened = load(arrivals=PoissonArrivals(rate=2).model_dump(mode="json"))
     found = with_loads(simple(*GOOD), opened)
     profile = found.variants[0].profile
-    assert profile is not None and loads.open_loops(profile) == [opened]
+    assert profile is not None and [line.load for line in loads.lines(profile)] == [
+        "short poisson 2/s"
+    ]
     page = render(decide(policy(TTFT), found, policy_digest="p", id_="g"), found)
     assert "short poisson 2/s" in page
     assert "http &lt;b&gt;503" in page and "http <b>503" not in page

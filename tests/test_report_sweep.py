@@ -8,17 +8,18 @@ import pytest
 from builders import EMULATED, serving, simple, table
 from test_gate import GOOD, TTFT, policy
 from test_load_stats import QUICK, figures, repeat
-from test_report_loads import load, with_loads
+from test_report_loads import hit_rates, load, with_loads
 
 from workbench.arrivals import ClosedLoop
 from workbench.evidence import Evidence
 from workbench.gate import decide
-from workbench.load_records import LoadSummary
+from workbench.load_records import LoadSummary, Quiet
 from workbench.records import Configuration, Profile
 from workbench.report import sweep
 from workbench.report.cards import record_html, record_text
 from workbench.report.html import render
 from workbench.sweep_rows import SweepRow, has_sweep, recovery, sweep_rows
+from workbench.sweep_table import COLUMNS, _line
 
 FAST = {"sent": 0.0, "token_times": [0.1, 0.2, 0.3], "last_byte": 0.3, "output_tokens": 3}
 SLOW = {"sent": 0.0, "token_times": [0.4, 0.6, 0.9], "last_byte": 0.9, "output_tokens": 3}
@@ -158,6 +159,44 @@ def test_the_page_shows_table_curves_failures_and_what_was_left_out() -> None:
     assert not has_sweep(plain) and sweep.section(plain) is None
     left = evidence(not_swept="not swept: llamacpp takes none of these serving options")
     assert "not swept: llamacpp takes none" in render(gate, left)
+
+
+def test_what_was_not_quiet_is_marked_in_table_curves_and_card() -> None:
+    noisy = done(FAST, 1).model_copy(update={"quiet": Quiet(reasons=("7.0% was stolen",))})
+    found = evidence(configuration(done(FAST), noisy))
+    section = sweep.section(found)
+    assert section is not None and section.figure is not None
+    at = section.table[0].index("machine")
+    said = {(row[1], row[2]): (row[at], row[-1]) for row in section.table[1:]}
+    assert said["max_num_seqs 8", "short x1"] == ("not quiet", "yes")
+    assert said["max_num_seqs 8", "short x8"] == ("", "yes")
+    assert "the machine was not quiet" in section.figure
+    quiet = sweep.section(evidence(configuration(done(FAST))))
+    assert quiet is not None and "not quiet" not in str(quiet.figure)
+    page = render(decide(policy(TTFT), found, policy_digest="p", id_="g"), found)
+    assert "a difference within the spread of the repeats decides nothing" in page
+    profile = found.variants[0].profile
+    assert profile is not None
+    assert "not quiet" in [row[-1] for row in sweep.card_rows(profile)]
+
+
+def test_the_hit_rate_of_the_prefix_cache_is_in_table_card_and_frame() -> None:
+    hits = done(FAST).model_copy(update={"usage": hit_rates(0.25)})
+    found = evidence(configuration(hits, options={"prefix_caching": True}))
+    section = sweep.section(found)
+    assert section is not None
+    at = section.table[0].index("prefix hits")
+    assert [row[at] for row in section.table[1:]].count("25.0 %") == 1
+    profile = found.variants[0].profile
+    assert profile is not None
+    head, row = sweep.card_rows(profile)
+    assert row[head.index("prefix hits")] == "25.0 %"
+    own, swept = (_line(row) for row in of_variant(found))
+    assert own["prefix_cache_hit_rate"] is None and swept["prefix_cache_hit_rate"] == 0.25
+    assert "prefix_cache_hit_rate" in COLUMNS
+    # No server told one: no column of dashes.
+    untold = sweep.section(evidence(configuration(done(FAST))))
+    assert untold is not None and "prefix hits" not in untold.table[0]
 
 
 def test_a_line_goes_through_its_concurrencies_in_order() -> None:

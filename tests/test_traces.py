@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import RecipeError, SuiteError
-from workbench.traces import prompt_ids, read_trace, trace_rate
+from workbench.traces import last_time, prompt_ids, read_trace, trace_rate
 
 GOOD = '{"at": 1, "input_tokens": 3, "output_tokens": 2}'
 
@@ -116,3 +116,18 @@ def test_a_prompt_that_counts_otherwise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"says 9 input tokens.* makes 4") as error:
         prompt_ids(rows[2], encode)
     assert error.value.where == f"{path}:3"
+
+
+def test_how_long_a_trace_takes_is_known_from_its_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    for text, seconds in (
+        ('{"at": 1}\n{"at": 90.5, "output_tokens": 3}\n\n', 90.5),
+        ('{"at": 7}', 7.0),
+        ("", 0.0),
+        ("{broken", 0.0),
+        ("[1]", 0.0),
+        ('{"at": -1}', 0.0),
+        ('{"at": null}', 0.0),
+    ):
+        path.write_text(text)
+        assert last_time(path) == seconds

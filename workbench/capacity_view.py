@@ -62,7 +62,11 @@ def capacity(
     ] = None,
     format_: Annotated[
         list[str] | None,
-        typer.Option("--format", help="bf16, fp8, int8, gptq, awq, nf4, or a GGUF type"),
+        typer.Option(
+            "--format",
+            help="bf16, fp8, int8, gptq, awq, nf4, or a GGUF type (repeatable); default: those "
+            "six, q8_0 and q4_k_m; a quantized checkpoint as it is",
+        ),
     ] = None,
     tp: Annotated[
         int | None, typer.Option("--tp", help="cards of one server; default: the fewest")

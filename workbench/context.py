@@ -35,7 +35,7 @@ from workbench.store import Results, Run, read_record
 from workbench.suite_spec import CADENCES, Cadence
 from workbench.suites import Suite, cluster_of, find_suite, load_suite
 from workbench.tokenizer import Tokenizer
-from workbench.traces import TraceRow, read_trace
+from workbench.traces import TraceRow, last_time, read_trace
 from workbench.variants import AnyVariant
 
 #: What of a hub repository is fetched: no pickle and no code; its card, for licence and base model.
@@ -197,6 +197,7 @@ class Context:
                 **{name: sha256_file(path) for name, path in self._trace_files.items()},
                 **{name: suite.digest for name, suite in self.load_suites.items()},
             },
+            trace_seconds={name: last_time(path) for name, path in self._trace_files.items()},
             drafts=draft_digests(loaded, cache),
         )
 

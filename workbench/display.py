@@ -49,7 +49,7 @@ _STYLE = {"cached": "dim", "running": "bold cyan", "done": "green", "failed": "b
 
 def duration(seconds: float) -> str:
     """``7s``, ``3m20s``, ``1h05m``."""
-    whole = round(seconds)
+    whole = round(min(seconds, 1e12))  # a rate next to nothing waits for ever
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:
@@ -64,6 +64,7 @@ class _Row:
     note: str = ""
     begun: float | None = None
     ended: float | None = None
+    phase_done: float = 0.0  # when the phase began: what was done before took none of its time
     progress: tuple[float, float, str] = (0, 0, "")
     phase_begun: float = 0.0
     remarks: list[str] = field(default_factory=list)  # they stay beside it when it is done
@@ -78,8 +79,9 @@ class _Row:
         if not total:
             return what or self.note
         left = ""
-        if done >= 0.1 * total and now - self.phase_begun > 3:
-            left = f", ~{duration((total - done) * (now - self.phase_begun) / done)} left"
+        own = done - self.phase_done
+        if own > 0 and own >= 0.1 * (total - self.phase_done) and now - self.phase_begun > 3:
+            left = f", ~{duration((total - done) * (now - self.phase_begun) / own)} left"
         return f"{what} {done:g}/{total:g}{left}"
 
 
@@ -101,8 +103,8 @@ class _State:
         if kind == "progress":
             before = row.progress
             row.progress = (event["done"], event["total"], event["what"])
-            if before[2].split(" ")[0] != event["what"].split(" ")[0] or event["done"] < before[0]:
-                row.phase_begun = now
+            if event["total"] != before[1] or event["done"] < before[0]:
+                row.phase_begun, row.phase_done = now, event["done"]
             return f"{row.name}: {row.text(now)}"
         if kind == "done":
             row.state, row.ended, row.note = "done", now, "; ".join(row.remarks)

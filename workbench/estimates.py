@@ -11,6 +11,15 @@ from workbench.recipe import Loaded
 if TYPE_CHECKING:
     from workbench.plan import Facts, StepSpec
 
+_DAY = 86400.0
+#: Unit, from how many seconds on it is used, and its own seconds.
+_UNITS = (
+    ("years", 730 * _DAY, 365.25 * _DAY),
+    ("days", 2 * _DAY, _DAY),
+    ("hours", 3600.0, 3600.0),
+    ("minutes", 120.0, 60.0),
+)
+
 
 def estimate(
     step: StepSpec, loaded: Loaded, facts: Facts, starts: int = 0
@@ -30,9 +39,10 @@ def estimate(
         variant = recipe.variant(step.variant)
         calibration = recipe.calibration if recipe.calibrates(variant) else None
         return quantizer(variant.method).estimate(variant, checkpoint, calibration, facts.hardware)
-    waited = recipe.profile.open_seconds if recipe.profile and step.kind == "profile" else 0.0
+    waited = _waited(recipe.profile, facts) if step.kind == "profile" else 0.0
+    swept = _waited(recipe.profile.swept, facts) if recipe.profile and starts else 0.0
     if recipe.serve.engine == "fake":
-        return 3.0 + waited + starts * (1.5 + _waited(recipe.profile)), 200_000_000
+        return 3.0 + waited + starts * (1.5 + swept), 200_000_000
     engine = recipe.engine(recipe.variant(step.variant)) if step.variant else recipe.serve.engine
     on_gpu = bool(facts.hardware.gpus) and engine != "llamacpp"
     # 40 tokens/s for 135 M parameters at concurrency 16 in float32 on two cores, in proportion.
@@ -56,11 +66,29 @@ def estimate(
     assert recipe.profile is not None
     seconds = 2.0 * recipe.profile.answer_tokens / rate + waited
     if starts:  # no server of the evaluation is left for the recipe's own configuration
-        each = 2.0 * recipe.profile.swept.answer_tokens / rate + _waited(recipe.profile)
+        each = 2.0 * recipe.profile.swept.answer_tokens / rate + swept
         seconds += startup + starts * (startup + each)
     return seconds, memory
 
 
-def _waited(profile: ProfileSpec | None) -> float:
-    """Seconds that the open loops of one configuration of a sweep take at least."""
-    return profile.swept.open_seconds if profile else 0.0
+def searching(step: StepSpec, loaded: Loaded) -> str:
+    """That the time of a step has a bound in it, the search for a rate; empty where it has not."""
+    profile = loaded.recipe.profile
+    if step.kind != "profile" or profile is None or profile.highest_rate is None:
+        return ""
+    return f"; of its time at most {said_span(profile.search_seconds)} are the search for a rate"
+
+
+def said_span(seconds: float) -> str:
+    """A time as one would say it: ``64 seconds``, ``12.5 minutes``, ``4.2 years``."""
+    for unit, least, length in _UNITS:
+        if seconds >= least:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _waited(profile: ProfileSpec | None, facts: Facts) -> float:
+    """Seconds that open loops take at least, and the search for a rate at most."""
+    if profile is None:
+        return 0.0
+    return profile.open_seconds(facts.trace_seconds) + profile.search_seconds

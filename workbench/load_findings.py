@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from workbench.arrivals import ClosedLoop, TraceArrivals
+from workbench.arrivals import ClosedLoop
 from workbench.errors import RecipeError
+from workbench.estimates import said_span
 from workbench.plan import configurations_of
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.recipe import spot
+from workbench.records import Hardware
 from workbench.saturation import LEAST
-from workbench.sweep_grid import refused
+from workbench.spec import ServeSpec
+from workbench.sweep_grid import own_options, refused
 from workbench.traces import prompt_ids
 from workbench.workload_spec import Workload
 from workbench.workloads import suite_asks
@@ -41,14 +44,14 @@ def load_findings(context: Context) -> list[Finding]:
             _suite(context, workload)
     if profile is None:
         return []
-    spans = [
-        context.traces[workload.name][-1].at / load.speed
-        for workload in profile.workloads
-        for load in profile.loads(workload)
-        if workload.trace is not None and isinstance(load, TraceArrivals)
-    ]
+    spans = {name: rows[-1].at for name, rows in context.traces.items()}
     return [
-        *(Finding("warn", said) for said in _surprises(profile, spans)),
+        *(Finding("warn", said) for said in _long(profile, spans)),
+        *(Finding("warn", said) for said in _surprises(profile)),
+        *(
+            Finding("warn", said)
+            for said in _uncached(profile, context.loaded.recipe.serve, context.facts.hardware)
+        ),
         *(Finding("ok" if well else "warn", said) for well, said in _sweep(context, profile)),
     ]
 
@@ -112,13 +115,40 @@ def _suite(context: Context, workload: Workload) -> None:
     )
 
 
-def _surprises(profile: ProfileSpec, spans: Iterable[float]) -> Iterator[str]:
-    waits = profile.open_seconds + profile.repeats * sum(spans)
+def _uncached(profile: ProfileSpec, serve: ServeSpec, hardware: Hardware) -> Iterator[str]:
+    """Workloads of shared prefixes that no configuration keeps in a cache."""
+    own = own_options(serve.engine, serve, "auto", hardware)
+    if own.get("prefix_caching", True):  # not known: another engine, or `serve.args` say
+        return
+    sweep = profile.sweep
+    cached = profile.swept.workloads if sweep and True in sweep.prefix_caching else ()
+    for workload in profile.workloads:
+        if workload.shared_prefix and workload not in cached:
+            yield (
+                f"workload '{workload.name}' shares {workload.shared_prefix:.0%} of its prompts, "
+                "and prefix caching is off unless the recipe asks for it: ordinary prefills are "
+                "measured; write 'serve: {args: [--enable-prefix-caching]}', or compare both with "
+                "'sweep: {prefix_caching: [true, null]}' under 'profile'"
+            )
+
+
+def _long(profile: ProfileSpec, traces: Mapping[str, float]) -> Iterator[str]:
+    """Loads whose requests are so rare that they take longer than anybody meant."""
+    waits = profile.open_seconds(traces)
     if waits > _LONG_SECONDS:
         yield (
-            f"the open loops alone take {waits / 3600:,.1f} hours for each variant: their requests "
-            "are so rare"
+            f"the open loops alone take {said_span(waits)} for each variant: their requests are so "
+            "rare"
         )
+    rates = profile.highest_rate
+    if rates is not None and profile.search_seconds > _LONG_SECONDS:
+        yield (
+            f"the search for the highest rate may take {said_span(profile.search_seconds)} for "
+            f"each variant: it begins at 'low', {rates.low:g} requests/s; raise 'highest_rate.low'"
+        )
+
+
+def _surprises(profile: ProfileSpec) -> Iterator[str]:
     rates = profile.highest_rate
     for workload in profile.workloads if rates else ():
         most = profile.count(workload) * (1 - rates.share) if rates else 0.0

@@ -156,6 +156,13 @@ class LoadSummary(Record):
     client_cpu_seconds: float | None = Field(None, description="of the load's own process")
     client_wait_seconds: float | None = Field(None, description="it waited for a processor")
 
+    @property
+    def prefix_cache_hit_rate(self) -> float | None:
+        """Mean over repeats of tokens found / looked up; None where the server told none."""
+        rates = [u.engine.prefix_cache_hit_rate for u in self.usage if u.engine is not None]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) / len(known) if known else None
+
 
 class Probe(Record):
     """One load that was tried."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.context import Context, opened
 from workbench.evidence import VariantEvidence
-from workbench.load_records import Figure, LoadSummary
-from workbench.report.loads import said_arrivals
+from workbench.load_figures import about_load, believed_how, figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,12 +34,6 @@ COLUMNS = {
     "saturation": "str",
     "not_quiet": "str",
 }
-_SPREADS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queued_ms", "user_tokens_per_s")
-_PARTS = ("mean", "p50", "p90", "p95", "p99", "max")
-_RATES = (
-    *("requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s"),
-    *("completion_rate", "error_rate"),
-)
 
 
 def loads(run: str | Path | Context = "") -> pd.DataFrame:
@@ -55,7 +48,9 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
     load                 such as ``x8``, ``poisson 2/s``, ``burst 20 every 5 s``
     arrivals             ``closed``, ``poisson``, ``constant``, ``burst`` or ``trace``
     concurrency, rate    of a closed loop; requests/s of ``poisson`` and ``constant``
-    figure               such as ``ttft_ms_p50`` (ms), ``output_tokens_per_s``, ``good_share``
+    figure               such as ``ttft_ms_p50`` (ms), ``output_tokens_per_s``, ``good_share``;
+                         ``prefix_cache_hit_rate`` where the server tells it: tokens found / looked
+                         up, mean of the repeats
     value, low, high     the figure with its 95 % interval; missing where there is none
     requests, completed  of all repeats; latencies are of completed ones only
     repeats              how often the load was measured
@@ -87,19 +82,6 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
     )
 
 
-def about_load(load: LoadSummary) -> dict[str, Any]:
-    """Which load it is, and how many of its requests were completed: columns of every table."""
-    return {
-        "workload": load.workload,
-        "load": said_arrivals(load),
-        "arrivals": load.arrivals["arrivals"],
-        "concurrency": load.arrivals.get("concurrency"),
-        "rate": load.arrivals.get("rate"),
-        "requests": load.requests,
-        "completed": load.completed,
-    }
-
-
 def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
     if side.profile is None:
         return
@@ -111,9 +93,7 @@ def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
             "lane": serving.lane.name,
             "engine": serving.engine,
             **about_load(load),
-            "repeats": load.repeats,
-            "saturation": load.saturation.verdict,
-            "not_quiet": "; ".join(load.quiet.reasons),
+            **believed_how(load),
         }
         for name, figure in figures(load):
             yield {
@@ -123,17 +103,3 @@ def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
                 "low": figure.low,
                 "high": figure.high,
             }
-
-
-def figures(load: LoadSummary) -> Iterator[tuple[str, Figure]]:
-    """Every figure of a load by name: ``ttft_ms_p50``, ``output_tokens_per_s``, ``good_share``."""
-    for name in _SPREADS:
-        spread = getattr(load, name)
-        for part in _PARTS:
-            yield f"{name}_{part}", getattr(spread, part)
-    for name in _RATES:
-        yield name, getattr(load, name)
-    for name, good in (("good", load.good), ("correct", load.correct)):
-        if good is not None:
-            yield f"{name}_share", good.share
-            yield f"{name}_per_s", good.per_s

@@ -25,7 +25,7 @@ from workbench.clusters import Grouping
 from workbench.digest import content_id, sha256_file
 from workbench.divergence_inputs import held_out_inputs
 from workbench.drafts import in_id, named, swept
-from workbench.estimates import estimate
+from workbench.estimates import estimate, searching
 from workbench.integrity import flaw
 from workbench.quantizers import quantizer
 from workbench.reasons import decided_id, why_decide, why_not
@@ -94,6 +94,7 @@ class Facts:
         suite_specs: suite name -> its `suite.yaml`; only reasons are made of it.
         tasks_digest: of the folder of the user's own lm-eval tasks; None where there is none.
         load_inputs: workload name -> digest of the trace or the suite it asks.
+        trace_seconds: workload name -> seconds until the last request of its trace.
         drafts: draft model of speculative decoding -> digest of its files.
         suite_groupings: suite name -> clusters of the samples that are asked of it, where it has
             any; only what is said beforehand is made of it.
@@ -109,6 +110,7 @@ class Facts:
     suite_specs: Mapping[str, SuiteSpec] = field(default_factory=dict)
     tasks_digest: str | None = None
     load_inputs: Mapping[str, str] = field(default_factory=dict)
+    trace_seconds: Mapping[str, float] = field(default_factory=dict)
     drafts: Mapping[str, str] = field(default_factory=dict)
     suite_groupings: Mapping[str, Grouping] = field(default_factory=dict)
 
@@ -332,7 +334,7 @@ def build(loaded: Loaded, facts: Facts, run: Run, on: datetime.date) -> Plan:
         if step.kind == "evaluate" and facts.left_out:
             reason += f"; {left_out(loaded, facts)}"
         starts, said = _sweep(step, loaded, facts)
-        reason += "" if cached else said
+        reason += "" if cached else said + searching(step, loaded)
         seconds, memory = estimate(step, loaded, facts, starts)
         steps.append(
             PlanStep(

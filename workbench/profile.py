@@ -142,7 +142,8 @@ class _Profiler:
         self._done = 0
         plan = [(w, load) for w in spec.workloads for load in spec.loads(w)]
         self._plan = alternated(plan, spec.repeats)
-        searched = spec.highest_rate.most * len(spec.workloads) if spec.highest_rate else 0
+        most = spec.highest_rate.most if spec.highest_rate else 0
+        searched = most * sum(workload.trace is None for workload in spec.workloads)
         self._all = len(self._plan) + searched
         self.resumed = 0
 
@@ -206,12 +207,20 @@ class _Profiler:
         label = f"{workload.name} {load_name(load)}"
         if self._spec.repeats > 1:
             label += f", {repeat + 1} of {self._spec.repeats}"
+        if self.resumed:
+            label += f", {self.resumed} kept"
         self._progress(self._done, self._all, label)
         path = pass_file(self._folder, workload.name, load, repeat)
         # A rate that is searched may be one of the recipe's own loads: it is known already.
-        if path not in self._passes:
+        # What took none of this attempt's time is no part of what it has to do.
+        kept = self.resumed
+        known = path in self._passes
+        if not known:
             self._passes[path] = self._asked(path, workload, load, repeat, label)
-        self._done = min(self._done + 1, self._all)
+        if known or self.resumed > kept:
+            self._all -= 1
+        else:
+            self._done += 1
         return self._passes[path]
 
     def _asked(

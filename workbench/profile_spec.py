@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -18,6 +19,7 @@ from workbench.arrivals import (
 from workbench.base import Spec, Unfit
 from workbench.errors import did_you_mean
 from workbench.load_records import Targets
+from workbench.rate_search import search
 from workbench.sweep_spec import SweepSpec
 from workbench.workload_spec import Workload
 
@@ -35,7 +37,7 @@ OpenArrivals = Annotated[
 class RateSpec(Spec):
     """The search for the highest rate of independent users that still meets the targets."""
 
-    low: float = Field(gt=0, le=1e6, description="requests/s, the lowest tried")
+    low: float = Field(ge=1e-9, le=1e6, description="requests/s, the lowest tried")
     high: float = Field(gt=0, le=1e6, description="requests/s, the highest tried")
     share: float = Field(0.99, gt=0, le=1, description="of all requests that must be in time")
     most: int = Field(8, ge=3, le=64, description="rates tried at most")
@@ -192,11 +194,13 @@ class ProfileSpec(Spec):
             tokens += passes * self.count(workload) * (length.quantile(0.5) if length else _UNKNOWN)
         return tokens
 
-    @property
-    def open_seconds(self) -> float:
+    def open_seconds(self, traces: Mapping[str, float]) -> float:
         """About how long the open loops take at least: requests wait for their own times.
 
-        Without traces, whose times are not known here, and without the search for a rate.
+        Without the search for a rate: that is `search_seconds`.
+
+        Args:
+            traces: workload that replays a trace -> seconds until the trace's last request.
         """
         seconds = 0.0
         for workload in self.workloads:
@@ -206,7 +210,25 @@ class ProfileSpec(Spec):
                     seconds += last // load.size * load.gap
                 elif isinstance(load, PoissonArrivals | ConstantArrivals):
                     seconds += last / load.rate
+                elif isinstance(load, TraceArrivals):
+                    seconds += traces.get(workload.name, 0.0) / load.speed
         return self.repeats * seconds
+
+    @property
+    def search_seconds(self) -> float:
+        """About how long the search for a rate waits at most for its requests' own times.
+
+        That is where only the lowest rate holds: each rate tried is then as low as it can be.
+        """
+        rates = self.highest_rate
+        if rates is None:
+            return 0.0
+        low = rates.low
+        slowest = search(
+            lambda rate: (rate <= low, ""), low, rates.high, most=rates.most, within=rates.within
+        )
+        gaps = sum(self.count(w) - 1 for w in self.workloads if w.trace is None)
+        return gaps * sum(1 / probe.rate for probe in slowest.probes)
 
     @property
     def most_at_a_time(self) -> int:

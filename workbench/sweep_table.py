@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.context import Context, opened
+from workbench.load_figures import about_load, figures
 from workbench.load_records import LoadSummary
-from workbench.load_table import about_load, figures
 from workbench.sweep_rows import SweepRow, sweep_rows
 from workbench.sweep_spec import OPTIONS
 
@@ -29,7 +29,7 @@ _OPTION_TYPES = {
 }
 _FIGURES = (
     *("ttft_ms_p50", "ttft_ms_p95", "tpot_ms_p50", "tpot_ms_p95", "e2e_ms_p50", "e2e_ms_p95"),
-    *("output_tokens_per_s", "requests_per_s", "good_share"),
+    *("output_tokens_per_s", "requests_per_s", "good_share", "prefix_cache_hit_rate"),
 )
 #: Columns in their order -> pandas type.
 COLUMNS = {
@@ -81,11 +81,14 @@ def sweep(run: str | Path | Context = "") -> pd.DataFrame:
     ttft_ms_p50 and so on     ms: also ttft_ms_p95, tpot_ms_p50, tpot_ms_p95, e2e_ms_p50, e2e_ms_p95
     output_tokens_per_s       of all completed requests, as is requests_per_s
     good_share                requests within the targets / all
+    prefix_cache_hit_rate     prompt tokens found in the cache / looked up, as the server tells it,
+                              mean of the repeats; missing where it looked nothing up
     memory_bytes              measured peak: of GPU memory where there is one, else resident
     quality                   mean paired recovery over the suites, measured under the recipe's own
                               serving options; missing where the options change the answers
     on_front                  on the Pareto front of quality, e2e_ms_p50 and memory_bytes, among all
-                              lines of the same workload and load
+                              lines of the same workload and load. It compares the values without
+                              their spread: a difference within the spread decides nothing
     not_quiet                 why the figures prove nothing; empty: nothing speaks against it
     ========================  ======================================================================
 

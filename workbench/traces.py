@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from workbench.errors import RecipeError, did_you_mean
 from workbench.lengths import MOST_TOKENS
 from workbench.suite_files import lines, parse_object
@@ -52,6 +54,18 @@ def read_trace(path: Path) -> tuple[TraceRow, ...]:
         SuiteError: the file is not there, or not UTF-8.
     """
     return parse_trace(lines(path), str(path))
+
+
+def last_time(path: Path) -> float:
+    """Seconds until the last request of a trace, of its last line alone: for an estimate.
+
+    0 where that line cannot be read; `read_trace` says what is wrong with it.
+    """
+    last = path.read_bytes().rstrip().rpartition(b"\n")[2]
+    try:
+        return min(max(0.0, float(orjson.loads(last)["at"])), _LONGEST)
+    except (ValueError, TypeError, KeyError):
+        return 0.0
 
 
 def parse_trace(numbered: Iterable[tuple[int, str]], name: str) -> tuple[TraceRow, ...]:

@@ -27,6 +27,7 @@ from workbench.base import BASELINE
 from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
+from workbench.load_figures import wide_rows
 from workbench.measured_when import one_after_another
 from workbench.pooled import MICRO_F1
 from workbench.quality_figures import quality_figures
@@ -115,7 +116,9 @@ def render(
         divergence_figure=_figure(diverged.figure) if diverged else None,
         divergence_csv=_csv(diverged.csv) if diverged else "",
         checks_csv=_csv(_check_rows(gate)),
-        latency_csv=_csv(_latency_rows(evidence)),
+        load_head=loads.HEAD,
+        targets=loads.said_targets(profiles),
+        latency_csv=_csv(wide_rows((evidence.baseline, *evidence.variants, *evidence.references))),
     )
 
 
@@ -138,9 +141,8 @@ def _template() -> Template:
         text.megabytes,
         text.seconds,
         asked_of,
-        loads.open_loops,
+        loads.lines,
         loads.remarks,
-        loads.said_load,
     ):
         environment.filters[function.__name__] = function
     return environment.from_string(_file("report.html.j2"))
@@ -330,18 +332,10 @@ def _check_rows(gate: Gate) -> list[list[Any]]:
     ]
 
 
-def _latency_rows(evidence: Evidence) -> list[list[Any]]:
-    rows: list[list[Any]] = []
-    for _, name, points in plots.measured(evidence):
-        for point in points:
-            figures = point.model_dump(exclude={"errors"})
-            rows = rows or [["variant", *figures]]
-            rows.append([name, *figures.values()])
-    return rows
-
-
 def _csv(rows: list[list[Any]]) -> str:
-    """A table as a data URI, so that the numbers behind a figure travel with it."""
+    """A table as a data URI, so that the numbers behind a figure travel with it; empty of none."""
+    if not rows:
+        return ""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows)
     data = base64.b64encode(buffer.getvalue().encode("utf-8", "backslashreplace"))

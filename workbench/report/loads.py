@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -12,9 +13,10 @@ from workbench.evidence import Evidence, VariantEvidence
 from workbench.load_records import Figure, LoadSummary
 from workbench.measured_when import span
 from workbench.memory import MemoryStatement, freed
-from workbench.records import Profile
+from workbench.records import LoadPoint, Profile
 from workbench.report import text
 
+_TARGETS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "end to end"}
 _ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 
 
@@ -56,6 +58,86 @@ def rows(loads: Sequence[LoadSummary]) -> list[list[Any]]:
     ]
 
 
+@dataclass(frozen=True)
+class Line:
+    """One load in the report's table.
+
+    Attributes:
+        load: workload and load.
+        cells: columns after the load, each in lines; `HEAD` names them.
+        failures: what became of requests that were not completed -> how many.
+    """
+
+    load: str
+    cells: tuple[tuple[str, ...], ...]
+    failures: Mapping[str, int]
+
+
+#: Columns of `Line.cells`; times in ms, their p50 above their p95.
+HEAD = ("completed", "in time", "TTFT", "TPOT", "ITL", "end to end", "tokens/s")
+
+
+def lines(record: Profile) -> list[Line]:
+    """One line for each load: closed loops, open ones, traces and the rates that were searched.
+
+    A profile of an older version, which has points alone, has their figures, without intervals.
+    """
+    if not record.loads:
+        return [_of_point(point) for point in record.points]
+    return [
+        Line(
+            said_load(load),
+            (
+                (f"{load.completed} of {load.requests}",),
+                _good(load),
+                *(
+                    (_between(spread.p50, ""), _between(spread.p95, ""))
+                    for spread in (load.ttft_ms, load.tpot_ms, load.itl_ms, load.e2e_ms)
+                ),
+                (_between(load.output_tokens_per_s, ""),),
+            ),
+            load.by_reason,
+        )
+        for load in record.loads
+    ]
+
+
+def said_targets(records: Iterable[Profile]) -> str:
+    """The targets that "in time" is about: ``TTFT 500 ms, TPOT 50 ms``; empty where none are."""
+    found = (load.targets for record in records for load in record.loads if load.targets)
+    given: Mapping[str, float] = next(found, {})
+    return ", ".join(f"{_TARGETS[name]} {text.number(ms)} ms" for name, ms in given.items())
+
+
+def _of_point(point: LoadPoint) -> Line:
+    return Line(
+        f"{point.workload} x{point.concurrency}",
+        (
+            (f"{point.completed} of {point.completed + point.failed}",),
+            (text.number(None),),
+            (text.number(point.ttft_ms_p50), text.number(point.ttft_ms_p95)),
+            (text.number(point.tpot_ms_p50), text.number(point.tpot_ms_p95)),
+            (text.number(None),),
+            (text.number(None),),
+            (text.number(point.output_tokens_per_s),),
+        ),
+        point.errors,
+    )
+
+
+def _good(load: LoadSummary) -> tuple[str, ...]:
+    """Requests in time, the limits of their share, and how many of them are right as well."""
+    if load.good is None:
+        return (text.number(None),)
+    said = [f"{load.good.count} of {load.requests}"]
+    share = load.good.share
+    if share.low is not None and share.high is not None:
+        said.append(f"[{text.percent(share.low)}, {text.percent(share.high)}]")
+    if load.correct is not None:
+        said.append(f"{load.correct.count} also right")
+    return tuple(said)
+
+
 def remarks(record: Profile) -> Iterator[tuple[str, str]]:
     """What stands beside the figures: when, queues that grew, a noisy machine, memory."""
     if when := span(record):
@@ -81,11 +163,6 @@ def remarks(record: Profile) -> Iterator[tuple[str, str]]:
         yield "KV cache", _memory(record.memory)
     elif record.memory_unknown:
         yield "KV cache", f"not estimated: {record.memory_unknown}"
-
-
-def open_loops(record: Profile) -> list[LoadSummary]:
-    """The loads whose requests arrive by themselves: they are no points of a concurrency."""
-    return [load for load in record.loads if load.arrivals["arrivals"] != "closed"]
 
 
 def freed_sentence(evidence: Evidence, side: VariantEvidence) -> str:

@@ -75,7 +75,7 @@ def section(evidence: Evidence) -> Section | None:
         [
             *("variant", "configuration", "load", "completed", "TTFT p50 / p95, ms"),
             *("TPOT p50 / p95, ms", "end to end p50, ms", "tokens/s", "KV tokens"),
-            *("peak memory", "recovery", "front"),
+            *("peak memory", "recovery", "prefix hits", "machine", "front"),
         ]
     ]
     for row in rows:
@@ -89,6 +89,7 @@ def section(evidence: Evidence) -> Section | None:
                 f"{kv:,}" if kv is not None else text.number(None),
                 text.megabytes(row.memory_bytes),
                 text.percent(row.quality),
+                *_beside(load),
                 "yes" if row.on_front else "",
             ]
         )
@@ -114,7 +115,7 @@ def section(evidence: Evidence) -> Section | None:
     profiles = [(side.variant, side.profile) for side in evidence.sides if side.profile]
     return Section(
         figure=curves_figure(curves, "sweep"),
-        table=table,
+        table=_known(table),
         failed=[(variant, label, error) for (variant, label), error in failed.items()],
         left_out=[(name, profile.not_swept) for name, profile in profiles if profile.not_swept],
     )
@@ -128,6 +129,7 @@ def card_rows(record: Profile) -> Rows:
         [
             *("configuration", "load", "completed", "TTFT p50 / p95, ms", "TPOT p50 / p95, ms"),
             *("end to end p50, ms", "tokens/s", "KV tokens", "peak memory"),
+            *("prefix hits", "machine"),
         ]
     ]
     for found in record.sweep:
@@ -136,11 +138,11 @@ def card_rows(record: Profile) -> Rows:
         rows += [
             [
                 *(said_options(found.options), said_load(load), *_figures(load)),
-                *(f"{kv:,}" if kv is not None else text.number(None), peak),
+                *(f"{kv:,}" if kv is not None else text.number(None), peak, *_beside(load)),
             ]
             for load in found.loads
         ]
-    return rows
+    return _known(rows)
 
 
 def card_remarks(record: Profile) -> Iterator[tuple[str, str]]:
@@ -175,7 +177,7 @@ def curves_figure(curves: Sequence[Curve], name: str) -> str | None:
     """Output tokens/s over TTFT and TPOT by concurrency: a row a workload, a line a configuration.
 
     Each line goes through its closed loops by concurrency, which is written at its last point; a
-    ring is a point on the Pareto front.
+    ring is a point on the Pareto front, a cross one where the machine was not quiet.
 
     Args:
         curves: the lines.
@@ -226,6 +228,7 @@ def _line(axes: Axes, curve: Curve, workload: str, figure: str) -> None:
             getattr(load, figure).p50.value,
             load.output_tokens_per_s.value,
             (load.workload, said_arrivals(load)) in curve.best,
+            load.quiet.marked,
         )
         for load in curve.loads
         if load.workload == workload and _drawn(load)
@@ -234,11 +237,17 @@ def _line(axes: Axes, curve: Curve, workload: str, figure: str) -> None:
     if not points:
         return
     colour = plots._variant_colour(curve.colour)
-    _, xs, ys, best = zip(*points, strict=True)
+    _, xs, ys, best, noisy = zip(*points, strict=True)
     axes.plot(
         xs, ys, color=colour, ls=_LINES[curve.style % 4], marker=plots._SHAPES[curve.style % 6],
         ms=5, lw=1.4, label=text.plain(curve.label, _LEGEND),
     )  # fmt: skip
+    crossed = [(x, y) for x, y, on in zip(xs, ys, noisy, strict=True) if on]
+    if crossed:
+        axes.plot(
+            *zip(*crossed, strict=True), marker="x", ms=9, ls="none", color=plots._colour("ink"),
+            label="the machine was not quiet",
+        )  # fmt: skip
     ringed = [(x, y) for x, y, on in zip(xs, ys, best, strict=True) if on]
     if ringed:
         axes.plot(
@@ -253,6 +262,19 @@ def _line(axes: Axes, curve: Curve, workload: str, figure: str) -> None:
 
 def _drawn(load: LoadSummary) -> bool:
     return load.arrivals["arrivals"] == "closed" and load.completed > 0
+
+
+def _beside(load: LoadSummary) -> tuple[str, str]:
+    """Hit rate of the prefix cache, and whether the machine was busy with other things."""
+    return text.percent(load.prefix_cache_hit_rate), "not quiet" if load.quiet.marked else ""
+
+
+def _known(table: Rows) -> Rows:
+    """The table without the hit rate where no server told one."""
+    at = table[0].index("prefix hits")
+    if any(row[at] != text.percent(None) for row in table[1:]):
+        return table
+    return [row[:at] + row[at + 1 :] for row in table]
 
 
 def _figures(load: LoadSummary) -> list[Any]:

@@ -1,0 +1,96 @@
+"""Every figure of a load by its name, as tables and files have it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from workbench.evidence import VariantEvidence
+from workbench.load_records import Figure, LoadSummary
+from workbench.report.loads import said_arrivals
+
+_SPREADS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queued_ms", "user_tokens_per_s")
+_PARTS = ("mean", "p50", "p90", "p95", "p99", "max")
+_RATES = (
+    *("requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s"),
+    *("completion_rate", "error_rate"),
+)
+
+
+def about_load(load: LoadSummary) -> dict[str, Any]:
+    """Which load it is, and how many of its requests were completed: columns of every table."""
+    return {
+        "workload": load.workload,
+        "load": said_arrivals(load),
+        "arrivals": load.arrivals["arrivals"],
+        "concurrency": load.arrivals.get("concurrency"),
+        "rate": load.arrivals.get("rate"),
+        "requests": load.requests,
+        "completed": load.completed,
+    }
+
+
+def believed_how(load: LoadSummary) -> dict[str, Any]:
+    """What tells how far the figures of a load can be believed: columns of two tables."""
+    return {
+        "repeats": load.repeats,
+        "saturation": load.saturation.verdict,
+        "not_quiet": "; ".join(load.quiet.reasons),
+    }
+
+
+def figures(load: LoadSummary) -> Iterator[tuple[str, Figure]]:
+    """Every figure of a load by name: ``ttft_ms_p50``, ``output_tokens_per_s``, ``good_share``.
+
+    ``prefix_cache_hit_rate`` is there where the server told it, and has no interval.
+    """
+    for name in _SPREADS:
+        spread = getattr(load, name)
+        for part in _PARTS:
+            yield f"{name}_{part}", getattr(spread, part)
+    for name in _RATES:
+        yield name, getattr(load, name)
+    for name, good in (("good", load.good), ("correct", load.correct)):
+        if good is not None:
+            yield f"{name}_share", good.share
+            yield f"{name}_per_s", good.per_s
+    if load.prefix_cache_hit_rate is not None:
+        yield "prefix_cache_hit_rate", Figure(value=load.prefix_cache_hit_rate)
+
+
+def wide_rows(sides: Iterable[VariantEvidence]) -> list[list[Any]]:
+    """One row for each variant and load, whatever its arrivals, with every figure and its interval.
+
+    A profile of an older version, which has points alone, has their figures. Variants on the
+    emulated lane are left out: their speed is a twin's.
+
+    Returns:
+        Rows, the first of them the head; empty where nothing was measured.
+    """
+    lines = [line for side in sides for line in _lines(side)]
+    head = list(dict.fromkeys(name for line in lines for name in line))
+    return [head, *([line.get(name) for name in head] for line in lines)] if lines else []
+
+
+def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
+    profile = side.profile
+    if profile is None or profile.serving.lane.name == "emulated":
+        return
+    for load in profile.loads:
+        line = {"variant": side.variant, **about_load(load), **believed_how(load)}
+        for name, figure in figures(load):
+            line |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+        yield line
+    for point in () if profile.loads else profile.points:
+        values = point.model_dump(exclude={"workload", "concurrency", "completed", "errors"})
+        failed = values.pop("failed")
+        yield {
+            "variant": side.variant,
+            "workload": point.workload,
+            "load": f"x{point.concurrency}",
+            "arrivals": "closed",
+            "concurrency": point.concurrency,
+            "requests": point.completed + failed,
+            "completed": point.completed,
+            **values,
+        }
