@@ -19,7 +19,7 @@ from workbench.divergence_ask import trace
 from workbench.divergence_corpus import Corpus, HeldOut, build
 from workbench.divergence_trace import read_trace
 from workbench.errors import StoreError
-from workbench.evidence import first_difference
+from workbench.paired import first_difference
 from workbench.plan import calibrate_step
 from workbench.progress import Progress
 from workbench.records import Calibration, Divergence, DivergenceTrace, Evaluation

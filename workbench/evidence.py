@@ -22,7 +22,7 @@ from workbench.evaluation_records import NOT_SCORED
 from workbench.paired import Answers as Answers
 from workbench.paired import Paired as Paired
 from workbench.paired import Refusal as Refusal
-from workbench.paired import Side, pair_sides
+from workbench.paired import Side, first_difference, pair_sides
 from workbench.pooled import POOLED, uncounted
 from workbench.records import (
     Checkpoint,
@@ -207,14 +207,6 @@ def suite_result(evidence: VariantEvidence, suite: str) -> SuiteResult | None:
 def _one(results: Iterable[SuiteResult], suite: str) -> SuiteResult | None:
     found = [r for r in results if r.suite == suite]
     return found[0] if len(found) == 1 else None
-
-
-def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """Name the first key, in sorted order, whose value differs, with both values."""
-    for key in sorted({*one, *other}):
-        if key not in one or key not in other or one[key] != other[key]:
-            return f"{key} is {one.get(key, 'absent')!r} and {other.get(key, 'absent')!r}"
-    return None
 
 
 def _conditions(evaluation: Evaluation, result: SuiteResult) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from workbench.evidence import (
     Refusal,
     VariantEvidence,
     alike,
-    first_difference,
     missing,
     not_the_same,
     wrong_weights,
@@ -31,6 +30,7 @@ from workbench.evidence import (
 from workbench.load_intervals import percentile_figure
 from workbench.load_records import LoadSummary, Quiet
 from workbench.measured_when import apart, span
+from workbench.paired import first_difference
 from workbench.quiet import believed
 from workbench.records import Check, CheckStatus, LoadPoint, Profile
 from workbench.repeat_interval import repeat_interval

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.columns import Columns, StoredRows, bits
 from workbench.evaluation_records import Flag, SampleRow
@@ -287,3 +287,11 @@ def _differ(field_: str, one: str | None, other: str | None) -> bool:
     # Not every server tells the tokens it made; the prompt's text was compared all the same.
     unknown = field_ == "tokens_digest" and (one is None or other is None)
     return one != other and not unknown
+
+
+def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Name the first key, in sorted order, whose value differs, with both values."""
+    for key in sorted({*one, *other}):
+        if key not in one or key not in other or one[key] != other[key]:
+            return f"{key} is {one.get(key, 'absent')!r} and {other.get(key, 'absent')!r}"
+    return None

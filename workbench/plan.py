@@ -96,8 +96,7 @@ class Facts:
         load_inputs: workload name -> digest of the trace or the suite it asks.
         trace_seconds: workload name -> seconds until the last request of its trace.
         drafts: draft model of speculative decoding -> digest of its files.
-        suite_groupings: suite name -> clusters of the samples that are asked of it, where it has
-            any; only what is said beforehand is made of it.
+        suite_groupings: suite name -> clusters of its samples; only what is said is made of it.
     """
 
     checkpoint: Checkpoint

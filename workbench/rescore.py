@@ -31,9 +31,9 @@ from workbench.context import Context
 from workbench.errors import StoreError, UserError
 from workbench.evaluate import summarize
 from workbench.evaluation_records import NOT_SCORED
-from workbench.evidence import first_difference
 from workbench.grading import scored
 from workbench.integrity import flaw
+from workbench.paired import first_difference
 from workbench.plan import StepSpec
 from workbench.questions import prepare
 from workbench.records import Evaluation, Gate, Manifest, SampleRow, SuiteResult
