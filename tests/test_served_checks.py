@@ -11,8 +11,8 @@ from workbench.arrivals import AnyArrivals, ClosedLoop, PoissonArrivals
 from workbench.digest import sha256_text
 from workbench.evidence import Evidence
 from workbench.gate import decide, timings_aside
-from workbench.load_records import Figure, LoadSummary, Quiet, Targets
-from workbench.policy_spec import GoodputCheck, LatencyTarget, Policy
+from workbench.load_records import Figure, LoadSummary, Quiet, Saturation, Targets
+from workbench.policy_spec import GoodputCheck, LatencyTarget, Policy, QualityCheck
 from workbench.records import Check
 from workbench.served_checks import goodput, latency
 
@@ -255,9 +255,15 @@ def test_a_machine_that_was_not_quiet_makes_no_pass() -> None:
 def test_they_are_gated_need_no_baseline_and_are_timings() -> None:
     made = found(load(*[DONE] * 400))
     alone = replace(made, baseline=replace(made.baseline, profile=None))
-    policy = Policy(schema_="workbench.policy/1", name="p", latency=(TARGET,), goodput=(GOAL,))
+    policy = Policy(
+        schema_="workbench.policy/1",
+        name="p",
+        quality=(QualityCheck(suite="suite", margin=0.1),),
+        latency=(TARGET,),
+        goodput=(GOAL,),
+    )
     gate = decide(policy, alone, policy_digest="p", id_="g")
-    assert gate.verdict == "GO" and len(gate.variants[0].checks) == 3
+    assert gate.verdict == "GO" and len(gate.variants[0].checks) == 4
     slow = replace(found(load(*[LATE] * 400)), baseline=alone.baseline)
     late = decide(policy, slow, policy_digest="p", id_="g")
     assert late.variants[0].reason == (
@@ -265,3 +271,44 @@ def test_they_are_gated_need_no_baseline_and_are_timings() -> None:
     )
     checks = [v["checks"] for v in (timings_aside(g)["variants"][0] for g in (gate, late))]
     assert checks[0] == checks[1]
+
+
+# --------------------------------------------------------------------------- another load
+
+
+def test_a_load_whose_queue_grew_passes_nothing_asked_for_longer_it_would_answer_later() -> None:
+    for verdict, status in (
+        ("growing", "INCONCLUSIVE"),
+        ("refusing", "INCONCLUSIVE"),
+        ("stable", "PASS"),
+    ):
+        saturation = Saturation(verdict=verdict, sentence="saturated: 48 to 179 and growing")
+        made = found(with_p99(load(*[DONE] * 368, saturation=saturation), 700, 800, 900))
+        for check in (target(made), goal(made)):
+            assert check.status == status
+            assert ("asked for longer" in check.sentence) == (status != "PASS")
+    # What is broken is broken.
+    saturation = Saturation(verdict="growing", sentence="saturated")
+    made = found(with_p99(load(*[LATE] * 368, saturation=saturation), 1100, 1200, 1300))
+    assert target(made).status == goal(made).status == "FAIL"
+
+
+def test_a_concurrency_that_was_never_reached_is_none() -> None:
+    level = ClosedLoop(concurrency=128)
+    wide = TARGET.model_copy(update={"concurrency": 128, "metric": "ttft_ms_p50"})
+    goal_ = GOAL.model_copy(update={"concurrency": 128})
+    few = found(load(*[DONE] * 100, arrivals=level))
+    for check in (target(few, wide), goal(few, goal_)):
+        assert check.status == "INCONCLUSIVE"
+        assert "of 100 requests never 128 were open at a time" in check.sentence
+    enough = found(load(*[DONE] * 128, arrivals=level))
+    assert target(enough, wide).status == goal(enough, goal_).status == "PASS"
+
+
+def test_gaps_of_the_few_answers_that_have_some_are_not_those_of_all() -> None:
+    at_once = {"sent": 0.0, "token_times": [3.0, 3.0, 3.0], "last_byte": 3.0}
+    tpot = TARGET.model_copy(update={"metric": "tpot_ms_p50"})
+    check = target(found(load(*[DONE] * 40, *[at_once] * 360)), tpot)
+    assert check.status == "INCONCLUSIVE"
+    assert "but of 360 requests it is not known: all tokens at once" in check.sentence
+    assert target(found(load(*[DONE] * 40)), tpot).status == "PASS"

@@ -13,7 +13,8 @@ from workbench.traffic import Ask, Outcome, Status
 
 _NO_TOKEN = "no token"
 _ONE_TOKEN = "one token"
-_AT_ONCE = "all tokens at once"
+#: Why an answer has no gap between its tokens: they came in one read.
+AT_ONCE = "all tokens at once"
 
 #: Values, or in words why there is none.
 Values = list[float] | str
@@ -97,7 +98,7 @@ def _gaps_of(outcome: Outcome) -> str | None:
     if output_tokens(outcome) < 2:
         return _ONE_TOKEN
     # What came in one read has no time between: 0 ms would be a figure nobody measured.
-    return _AT_ONCE if outcome.token_times[0] == outcome.token_times[-1] else None
+    return AT_ONCE if outcome.token_times[0] == outcome.token_times[-1] else None
 
 
 def tpot(outcome: Outcome) -> Values:

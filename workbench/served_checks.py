@@ -24,6 +24,7 @@ from workbench.bootstrap import LEAST_REPEATS
 from workbench.evidence import Evidence, Refusal, VariantEvidence
 from workbench.load_intervals import OLDER, percentile_figure, share_limits
 from workbench.load_records import LoadSummary
+from workbench.load_requests import AT_ONCE
 from workbench.measured_checks import MIN_REQUESTS, profiles
 from workbench.policy_spec import GoodputCheck, LatencyTarget
 from workbench.quiet import believed
@@ -67,6 +68,8 @@ def latency(check: LatencyTarget, evidence: Evidence, variant: VariantEvidence) 
     elif figure.low > check.max_value:
         status = "FAIL"
     status, noise = believed(status, load.quiet)
+    if status == "PASS" and (doubt := _doubt(load, check.metric)):
+        status, noise = "INCONCLUSIVE", f"but {doubt}"
     return answer(status, said + (f"; {noise}" if noise else ""), **values)
 
 
@@ -102,6 +105,8 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
     elif high < check.min_share:
         status, found = "FAIL", f"{sure} the share is at most {100 * high:.4g} %"
     status, noise = believed(status, load.quiet)
+    if status == "PASS" and (doubt := _doubt(load)):
+        status, noise = "INCONCLUSIVE", f"but {doubt}"
     return answer(
         status,
         f"{count} of {n} requests within {said_targets(load.targets)} in {_runs(load)}; "
@@ -148,6 +153,20 @@ def _load(
     if len(found) != 1:
         return Refusal("MISSING", f"{variant.variant} was not measured at that load")
     return found[0]
+
+
+def _doubt(load: LoadSummary, metric: str = "") -> str:
+    """Why a load that kept its targets shows nothing: it was not the one its name says."""
+    if load.saturation.verdict in ("growing", "refusing"):
+        return f"{load.saturation.sentence}: asked for longer, it would answer later"
+    level, each = load.arrivals.get("concurrency"), load.requests // load.repeats
+    if level is not None and level > each:
+        return f"of {each} requests never {level} were open at a time"
+    spread = getattr(load, metric.rpartition("_")[0]) if metric else None
+    blind = spread.left_out.get(AT_ONCE, 0) if spread else 0
+    if blind:
+        return f"of {blind} requests it is not known: {AT_ONCE}"
+    return ""
 
 
 def _runs(load: LoadSummary) -> str:
