@@ -267,7 +267,7 @@ def test_they_are_gated_need_no_baseline_and_are_timings() -> None:
     slow = replace(found(load(*[LATE] * 400)), baseline=alone.baseline)
     late = decide(policy, slow, policy_digest="p", id_="g")
     assert late.variants[0].reason == (
-        "1 of 3 gated checks fails: goodput short x8 (0, 0.9 accepted)."
+        "1 of 4 gated checks fails: goodput short x8 (0, 0.9 accepted)."
     )
     checks = [v["checks"] for v in (timings_aside(g)["variants"][0] for g in (gate, late))]
     assert checks[0] == checks[1]
