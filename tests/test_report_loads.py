@@ -132,7 +132,7 @@ def test_the_reports_table_has_intervals_goodput_and_every_latency() -> None:
     said = dict(zip(loads.HEAD, one.cells, strict=True))
     assert said["completed"] == ("9 of 9",)
     count, limits, right = said["in time"]
-    assert (count, right) == ("9 of 9", "6 also right") and limits.endswith(", 100.0 %]")
+    assert (count, right) == ("9 of 9", "6 also right") and limits.endswith(", 100.0] %")
     for number, name in enumerate(("TTFT", "TPOT", "ITL", "end to end")):
         assert said[name] == ("200 [180, 220]", f"{210 + number} [180, 220]")
     assert dict(zip(loads.HEAD, two.cells, strict=True))["in time"] == ("\N{EN DASH}",)

@@ -94,7 +94,8 @@ def lines(record: Profile) -> list[Line]:
                     (_between(spread.p50, ""), _between(spread.p95, ""))
                     for spread in (load.ttft_ms, load.tpot_ms, load.itl_ms, load.e2e_ms)
                 ),
-                (_between(load.output_tokens_per_s, ""),),
+                # Its interval below it: the columns of a page's width are all taken.
+                tuple(_between(load.output_tokens_per_s, "").split(" ", 1)),
             ),
             load.by_reason,
         )
@@ -132,7 +133,7 @@ def _good(load: LoadSummary) -> tuple[str, ...]:
     said = [f"{load.good.count} of {load.requests}"]
     share = load.good.share
     if share.low is not None and share.high is not None:
-        said.append(f"[{text.percent(share.low)}, {text.percent(share.high)}]")
+        said.append(f"[{100 * share.low:.1f}, {100 * share.high:.1f}] %")
     if load.correct is not None:
         said.append(f"{load.correct.count} also right")
     return tuple(said)
