@@ -225,7 +225,7 @@ def test_two_at_once(small: Path, workbench: Call) -> None:
         for line in first.stdout:
             if "started" in line:
                 break
-        message = fail(workbench("run", "recipe.yaml"), 2)
+        message = fail(workbench("run", "recipe.yaml"), 3)
         assert str(first.pid) in message and "in use" in message
         first.send_signal(signal.SIGINT)
         first.communicate()

@@ -176,7 +176,8 @@ def test_gate_says_that_a_suite_is_no_longer_what_was_asked(
     assert "changed since" not in said()
     samples = project / "eval_suites" / "sentiment" / "samples.jsonl"
     samples.write_text(samples.read_text().replace("kettle", "toaster", 1))
-    assert "suite 'sentiment' changed since; workbench run" in said()
+    applies = "decided as the run was started: workbench run"
+    assert f"suite 'sentiment' changed since; {applies}" in said()
     samples.write_text("broken")
     assert "suite 'sentiment' changed since" in said()
 
