@@ -172,13 +172,21 @@ def test_the_output_length_is_a_ratio_with_an_interval() -> None:
 def test_few_answers_do_not_show_that_none_runs_on() -> None:
     made = found(long(1.0))
 
-    def up_to(most: int) -> Check:
+    def up_to(most: int, repeats: int = 1) -> Check:
         sides = []
         for side in (made.baseline, made.variants[0]):
             assert side.evaluation
             (one,) = side.evaluation.suites
             conditions = one.conditions | {"sampling": {"max_tokens": most}}
-            one = one.model_copy(update={"conditions": conditions})
+            one = one.model_copy(update={"conditions": conditions, "repeats": repeats})
+            if repeats > 1:  # each sample again, with half of the tokens each time
+                again = tuple(
+                    r.model_copy(update={"repeat": k, "output_tokens": (r.output_tokens or 0) // 2})
+                    for r in side.rows["suite"]
+                    for k in range(repeats)
+                )
+                one = one.model_copy(update={"n": len(again)})
+                side = replace(side, rows={"suite": again})
             evaluation = side.evaluation.model_copy(update={"suites": (one,)})
             sides.append(replace(side, evaluation=evaluation))
         return check(
@@ -189,6 +197,8 @@ def test_few_answers_do_not_show_that_none_runs_on() -> None:
     endless = up_to(4096)
     assert endless.value == 1.0 and endless.status == "INCONCLUSIVE"
     assert endless.high is not None and endless.high > 1.3
+    # Asked twice, a sample may run on twice.
+    assert up_to(2048, 2).high == pytest.approx(endless.high)
 
 
 def test_a_length_nobody_counted_is_missing_and_one_of_nothing_is_no_ratio() -> None:

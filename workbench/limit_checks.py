@@ -133,7 +133,7 @@ def _length(
     result = suite_result(variant, check.suite)
     # Of a suite of lm-eval it is not known; then the longest answer counts.
     asked = result.conditions.get("sampling", {}) if result else {}
-    most = float(asked.get("max_tokens") or 0)
+    most = float(asked.get("max_tokens") or 0) * (result.repeats if result else 1)
     clusters = found.clusters if found.cluster_count is not None else None
     ratio = ratio_of_means(*lengths, most, check.confidence, clusters)
     if ratio is None:
