@@ -8,8 +8,10 @@ documentation and sources; not yet run on a GPU.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from workbench.errors import RecipeError
@@ -49,6 +51,8 @@ _KV = re.compile(
     r"KV cache size: ([\d,]+) tokens(?:, Maximum concurrency for [\d,]+ tokens per request: "
     r"([\d.]+)x)?"
 )
+#: Found by vLLM as a plugin of its own, through `PYTHONPATH`.
+FP8_PLUGIN = Path(__file__).parents[1] / "inside" / "vllm_plugin"
 _CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 
 
@@ -123,6 +127,10 @@ class VllmEngine:
             eager = [] if "enforce_eager" in swept else ["--enforce-eager"]
             words += [*eager, "--kv-cache-memory-bytes", kv.value]
             env |= variables
+            if "amx_int8" in launch.hardware.isa:
+                # Only there does torch leave FP8 to oneDNN; the plugin says what is wrong with it.
+                given = os.environ.get("PYTHONPATH")
+                env["PYTHONPATH"] = f"{FP8_PLUGIN}{os.pathsep + given if given else ''}"
             choices |= {
                 "kv_cache_bytes": kv,
                 "threads": bound,

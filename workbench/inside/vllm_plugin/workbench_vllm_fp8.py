@@ -1,0 +1,65 @@
+"""FP8 W8A8 on a CPU with AMX: what vLLM 0.32 with torch 2.13 needs to serve it.
+
+On a CPU whose AMX knows 8-bit integers torch gives ``torch._scaled_mm`` to oneDNN, and oneDNN 3.12
+has an FP8 kernel only where AMX multiplies float16 too; elsewhere (Sapphire and Emerald Rapids) its
+reference code runs, at 63 million products a second: a prompt of 256 tokens takes a 135M model
+minutes. Every other CPU gets torch's own way, which widens both sides to float32 and multiplies
+them with MKL. That way is taken here, where it is the faster one: the values are the same but for
+the order of a sum.
+
+Asked, not assumed: `apply` multiplies two small matrices both ways first, and changes nothing where
+oneDNN's is not several times slower. vLLM calls it in each of its processes, as the entry point
+beside it says.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+#: The versions it was written for.
+NEEDED_BY = "torch 2.13.0 with oneDNN 3.12"
+#: As a server's log names a kernel; the workbench reads it from there into the record.
+SAID = "Using WidenedFp8ScaledMMKernel: torch._scaled_mm without oneDNN, see"
+#: oneDNN's reference code took 80 times as long as torch's own way on the machine of the README.
+_TIMES_SLOWER = 5
+
+
+def apply() -> bool:
+    """Take torch's own way of multiplying FP8 where oneDNN's is far slower. Returns whether so."""
+    import torch
+
+    by_onednn = torch._scaled_mm
+    if getattr(by_onednn, "widened", False):
+        return True
+    said: list[bool] = []
+
+    def widened(*matrices: Any, **scales: Any) -> Any:
+        if not said:
+            said.append(True)
+            print(f"{SAID} {__file__}", file=sys.stderr, flush=True)
+        with torch.backends.mkldnn.flags(enabled=False):
+            return by_onednn(*matrices, **scales)
+
+    said.append(False)  # the question below is no use of it
+    if not _seconds(torch, by_onednn) > _TIMES_SLOWER * _seconds(torch, widened):
+        return False
+    said.clear()
+    widened.widened = True  # type: ignore[attr-defined]
+    torch._scaled_mm = widened
+    return True
+
+
+def _seconds(torch: Any, multiply: Callable[..., Any]) -> float:
+    """The quickest of three products of 32 x 256 by 256 x 256."""
+    left = torch.ones(32, 256).to(torch.float8_e4m3fn)
+    right = torch.ones(256, 256).to(torch.float8_e4m3fn).t()
+    one = torch.ones(())
+    taken = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        multiply(left, right, scale_a=one, scale_b=one, out_dtype=torch.float32)
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
