@@ -146,3 +146,18 @@ def test_modules_stay_readable() -> None:
         p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 400
     }
     assert not long
+
+
+def test_every_module_can_be_the_first_one() -> None:
+    """A circle of imports shows only from one of its ends."""
+    code = """
+import importlib, pkgutil, sys, workbench
+for name in [m.name for m in pkgutil.walk_packages(workbench.__path__, "workbench.")]:
+    if name == "workbench.__main__":
+        continue
+    for loaded in [m for m in sys.modules if m.partition(".")[0] == "workbench"]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

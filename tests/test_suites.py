@@ -235,6 +235,12 @@ def test_broken_messages_are_named(
     assert error.where.rpartition(":")[2] == str(line)
 
 
+def test_no_suite_is_named_like_a_second_pass(make: Make) -> None:
+    """Rows of the baseline's second pass over `x` lie in `x.repeat.jsonl`."""
+    error = refused(make(MESSAGES | {"name": "x.repeat"}, SAMPLE))
+    assert "must not end with '.repeat'" in error.what and "choose another" in error.fix
+
+
 def test_messages_need_a_chat_template_and_no_prompt(make: Make) -> None:
     messages = [{"role": "user", "content": "{question}"}]
     error = refused(make(MESSAGES | {"chat_template": False, "messages": messages}, SAMPLE))

@@ -11,6 +11,7 @@ import pytest
 from test_profile import Bytes, value, workload
 from test_servers import start
 
+from workbench import watch
 from workbench.arrivals import PoissonArrivals
 from workbench.errors import ServingFailure
 from workbench.load_records import LoadSummary
@@ -22,6 +23,8 @@ from workbench.sweep_spec import ServingOptions
 from workbench.sweeping import KEPT, run_sweep
 
 SPEC = ProfileSpec(workloads=(workload(),), concurrency=(1, 4), requests=8)
+#: Requests are answered slowly enough for three to be there at a time, whoever is delayed.
+DIES = {"out_of_memory_at": 3, "ttft_ms": 200}
 ONE, FOUR = ServingOptions(max_num_seqs=1), ServingOptions(max_num_seqs=4)
 BROKEN = ServingOptions(max_num_seqs=4, max_num_batched_tokens=2)
 
@@ -51,12 +54,18 @@ def swept(
     return servers.started, found
 
 
-def test_an_option_does_to_the_load_what_it_says(tmp_path: Path) -> None:
+def test_an_option_does_to_the_load_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server is asked five times or so while requests wait. A second in which nothing runs
+    # delays the four requests that are open: no median of sixteen.
+    monkeypatch.setattr(watch, "_ENGINE_SECONDS", 0.5)
     told: list[str] = []
     started, (one, four) = swept(
         tmp_path,
         *(ONE, FOUR),
-        faults={"ttft_ms": 60, "itl_ms": 10},
+        faults={"ttft_ms": 100, "itl_ms": 10},
+        spec=SPEC.model_copy(update={"requests": 16}),
         progress=lambda done, total, what: told.append(what),
     )
     assert started == ["max_num_seqs 1", "max_num_seqs 4"]
@@ -65,10 +74,11 @@ def test_an_option_does_to_the_load_what_it_says(tmp_path: Path) -> None:
     assert one.serving is not None
     assert one.serving.command[-2:] == ("--max-num-seqs", "1")
     assert [load.arrivals["concurrency"] for load in one.loads] == [1, 4]
-    assert all(load.completed == load.requests == 8 for c in (one, four) for load in c.loads)
+    assert all(load.completed == load.requests == 16 for c in (one, four) for load in c.loads)
     # Four at a time answered one by one: each waits for the three before it.
     assert value(one.loads[1].ttft_ms.p50) > 2 * value(four.loads[1].ttft_ms.p50)
-    assert value(one.loads[1].tpot_ms.p50) < 3 * value(four.loads[1].tpot_ms.p50)
+    # And not between its tokens. (The three had 21 gaps: however slow, ten are less.)
+    assert 10 * value(one.loads[1].tpot_ms.p50) < value(one.loads[1].ttft_ms.p50)
     used = one.loads[1].usage[0].engine
     assert used is not None and used.waiting is not None and used.waiting.max >= 1
     assert one.peak_memory_bytes is not None and one.seconds > 0
@@ -90,24 +100,28 @@ def test_a_server_that_does_not_come_up_is_a_point_with_its_reason(tmp_path: Pat
     assert "ended before it was ready" in broken.error
 
 
+@pytest.mark.usefixtures("patient_with_the_dead")
 def test_a_server_that_dies_keeps_the_loads_before(tmp_path: Path) -> None:
-    faults = {"out_of_memory_at": 3}
-    _, (four, one) = swept(tmp_path, FOUR, ONE, faults=faults)
+    spec = SPEC.model_copy(update={"requests": 4})
+    _, (four, one) = swept(tmp_path, FOUR, ONE, faults=DIES, spec=spec)
     assert (four.status, one.status) == ("failed", "measured")
     assert "the server died under the load 'short x4" in four.error
     assert "OutOfMemoryError" in four.error
     assert four.serving is not None and four.serving.command[-1] == "4"
     (before,) = four.loads
-    assert before.arrivals["concurrency"] == 1 and before.completed == 8
+    assert before.arrivals["concurrency"] == 1 and before.completed == 4
     assert four.peak_memory_bytes is None
 
 
 def test_a_load_with_repeats_counts_when_all_of_them_were_measured(tmp_path: Path) -> None:
     spec = SPEC.model_copy(
-        update={"repeats": 2, "arrivals": (PoissonArrivals(rate=400),), "concurrency": (1, 4)}
+        update={
+            **{"repeats": 2, "arrivals": (PoissonArrivals(rate=400),), "concurrency": (1, 4)},
+            "requests": 4,
+        }
     )
     # Of the order x1, x4, poisson, poisson, x4, x1 nothing comes twice before the death.
-    _, (four,) = swept(tmp_path, FOUR, faults={"out_of_memory_at": 3}, spec=spec)
+    _, (four,) = swept(tmp_path, FOUR, faults=DIES, spec=spec)
     assert four.status == "failed" and four.loads == ()
 
 
@@ -150,8 +164,7 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_pass_that_is_missing(tmp_path:
     _, (four,) = swept(tmp_path, FOUR, weights="other", server=other)
     assert (own / "short.x1.0.json").read_bytes() != before
     (own / KEPT).unlink()
-    dies = {"out_of_memory_at": 3}
-    _, (died,) = swept(tmp_path, FOUR, faults=dies, server={"served_digest": "a" * 64})
+    _, (died,) = swept(tmp_path, FOUR, faults=DIES, server={"served_digest": "a" * 64})
     assert [load.arrivals["concurrency"] for load in died.loads] == [1]
     (own / KEPT).unlink()
     (tmp_path / "broken").mkdir()

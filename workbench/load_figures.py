@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from workbench.arrivals import AnyArrivals, Arrivals, load_name
 from workbench.evidence import VariantEvidence
 from workbench.load_records import Figure, LoadSummary
-from workbench.report.loads import said_arrivals
 
+_ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 _SPREADS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queued_ms", "user_tokens_per_s")
 _PARTS = ("mean", "p50", "p90", "p95", "p99", "max")
 _RATES = (
     *("requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "total_tokens_per_s"),
     *("completion_rate", "error_rate"),
 )
+
+
+def said_arrivals(load: LoadSummary) -> str:
+    """The load without its workload, in a few characters: ``x8``."""
+    return load_name(_ARRIVALS.validate_python(load.arrivals))
 
 
 def about_load(load: LoadSummary) -> dict[str, Any]:

@@ -230,6 +230,16 @@ class SuiteSpec(Spec):
     def _name_alone(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
+    @field_validator("name")
+    @classmethod
+    def _no_second_pass(cls, name: str) -> str:
+        if name.endswith(".repeat"):
+            raise Unfit(
+                "a suite's name must not end with '.repeat'",
+                "rows of the baseline's second pass are named so; choose another",
+            )
+        return name
+
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
         if (self.prompt is None) == (not self.messages):

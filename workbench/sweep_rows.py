@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
+from workbench.load_figures import said_arrivals
 from workbench.load_records import LoadSummary
 from workbench.pareto import front
 from workbench.pooled import pooled
 from workbench.records import Serving
-from workbench.report.loads import said_arrivals
 from workbench.sweep_spec import said_options
 
 #: Options under which a model computes its answers from other numbers.

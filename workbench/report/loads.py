@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from workbench.arrivals import AnyArrivals, Arrivals, load_name
 from workbench.evidence import Evidence, VariantEvidence
+from workbench.load_figures import said_arrivals
 from workbench.load_records import Figure, LoadSummary
 from workbench.measured_when import span
 from workbench.memory import MemoryStatement, freed
@@ -17,17 +15,11 @@ from workbench.records import LoadPoint, Profile
 from workbench.report import text
 
 _TARGETS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "end to end"}
-_ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 
 
 def said_load(load: LoadSummary) -> str:
     """Workload and load in a few characters: ``short x8``."""
     return f"{load.workload} {said_arrivals(load)}"
-
-
-def said_arrivals(load: LoadSummary) -> str:
-    """The load alone: ``x8``."""
-    return load_name(_ARRIVALS.validate_python(load.arrivals))
 
 
 def rows(loads: Sequence[LoadSummary]) -> list[list[Any]]:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import plots
 from workbench.evidence import Evidence
+from workbench.load_figures import said_arrivals
 from workbench.load_records import LoadSummary
 from workbench.records import Profile
 from workbench.report import text
-from workbench.report.loads import said_arrivals, said_load
+from workbench.report.loads import said_load
 from workbench.sweep_rows import has_sweep, sweep_rows
 from workbench.sweep_spec import said_options
 
