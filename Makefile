@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # Two tests at a time, never two servers of the real stack: see tests/conftest.py.
-TWO := -n 2 --dist loadgroup --no-loadscope-reorder
+TWO := -n 2 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-fast lint format lab clean

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -26,12 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs beside what (`-n 2 --dist loadgroup`): a file's tests stay together.
-
-    A real server takes every core, so those that start one are one group and never meet. They take
-    longest and begin first; the real quantizers, mostly on one core, run beside them, and then the
-    rest.
-    """
+    """What takes longest begins first: real servers, then real quantizers, then the rest."""
 
     def place(item: pytest.Item) -> int:
         if item.path.stem in _SERVERS:
@@ -39,9 +35,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 1 if item.get_closest_marker("real") else 2
 
     items.sort(key=place)  # stable: within a place the order stays
-    for item in items:
-        name = "servers" if item.path.stem in _SERVERS else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(name))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What runs beside what (`-n 2`): a file's tests stay together.
+
+    A real server takes every core, so those that start one are one group and never meet; the real
+    quantizers, mostly on one core, run beside them. Said here, not by `xdist_group`: pytest-xdist
+    3.8 writes its groups where pytest 9.2 no longer looks, and any test may meet any other.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            stem = Path(nodeid.partition("::")[0]).stem
+            return "servers" if stem in _SERVERS else stem
+
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -99,3 +109,18 @@ def workbench(project: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return call
+
+
+@pytest.fixture
+def patient_with_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that died is given time to be seen dead, so that the failure quotes its log.
+
+    The second it is given is not enough where its guard gets no processor for that long. One that
+    lives would be waited for in vain: this is for tests whose server dies.
+    """
+    from workbench.guard import Guarded
+
+    wait = Guarded.wait
+    monkeypatch.setattr(
+        Guarded, "wait", lambda of, timeout: wait(of, 20.0 if timeout == 1.0 else timeout)
+    )
