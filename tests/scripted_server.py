@@ -5,6 +5,7 @@ die at a given request, forget log-probabilities, answer half of the time.
 """
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,13 +86,19 @@ class ScriptedServer:
             app.router.add_post(route, self._answer)
         runner = web.AppRunner(app, shutdown_timeout=0.05, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        self._site = site
-        self._ready.set()
-        await self._stop.wait()
-        await runner.cleanup()
+        with socket.socket() as holder:
+            # It never listens. Where this server stops listening its port is still nobody else's:
+            # a request to the dead one must not be answered by a server of another test.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+            port = holder.getsockname()[1]
+            site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
+            await site.start()
+            self.url = f"http://127.0.0.1:{port}"
+            self._site = site
+            self._ready.set()
+            await self._stop.wait()
+            await runner.cleanup()
 
     async def _die(self) -> None:
         if not self._dead:

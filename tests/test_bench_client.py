@@ -128,7 +128,8 @@ def test_the_command_measures_both_settings() -> None:
         assert 0 < point["requests_per_s"] <= point["ideal_per_s"]
         assert point["startup_s"] > 0 and point["cpu_per_1000"] > 0
         assert point["load_average"] >= 0 and point["cores"] >= 1
-        assert 0 <= point["client_wait"] < 1
+        # What it waited before the load's begin is in it, and the load is short.
+        assert 0 <= point["client_wait"] < 10
 
 
 def test_the_truth_is_given_once() -> None:

@@ -152,9 +152,9 @@ def test_a_busy_server_is_asked_again(status: int) -> None:
 
 @pytest.mark.parametrize("says", ["0.3", "date"])
 def test_a_busy_server_is_given_the_time_it_asks_for(says: str) -> None:
+    begun = time.monotonic()
     in_a_moment = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
     busy = answer({}, 429, Retry_After=says if says != "date" else in_a_moment)
-    begun = time.monotonic()
     assert ask(scripted(busy, answer(plain()))).text == "yes"
     # A date has whole seconds.
     assert (0.3 if says != "date" else 0.5) <= time.monotonic() - begun < 40
@@ -255,8 +255,8 @@ def event(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
     return {"choices": [{"text": text, "finish_reason": finish, **more}]}
 
 
-def stream(*parts: bytes, pause: float = 0.0) -> Handler:
-    """Send the parts of a stream, waiting before each."""
+def stream(*parts: bytes, pause: float = 0.0, written: list[float] | None = None) -> Handler:
+    """Send the parts of a stream, waiting before each; when each was sent is put into a list."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -265,6 +265,8 @@ def stream(*parts: bytes, pause: float = 0.0) -> Handler:
         )
         for part in parts:
             await asyncio.sleep(pause)
+            if written is not None:
+                written.append(time.perf_counter())
             writer.write(part)
             await writer.drain()
 
@@ -282,13 +284,17 @@ USAGE: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 3, "completio
 
 def test_a_stream_is_timed_at_its_tokens() -> None:
     parts = sse(event(""), event("a"), event("b"), event("c", "length"), USAGE, "[DONE]")
-    found = ask(stream(*parts, pause=0.05), stream=True)
+    written: list[float] = []
+    found = ask(stream(*parts, pause=0.2, written=written), stream=True)
     assert (found.text, found.finish_reason, found.output_tokens) == ("abc", "length", 3)
-    assert len(found.token_times) == 3
-    # The empty first chunk came after 50 ms, the first token after 100.
-    assert found.ttft is not None and 0.09 < found.ttft < 0.2
-    assert found.tpot is not None and 0.03 < found.tpot < 0.1
-    assert found.last == found.token_times[-1]
+    # Each after it was sent and before the next part was, however late both were; the first of the
+    # six parts is no token.
+    first, second, third = found.token_times
+    _, a, b, c, usage, _ = written
+    assert a <= first < b <= second < c <= third < usage
+    assert found.ttft == first - found.started and found.ttft > 0.39
+    assert found.tpot == (third - first) / 2 and found.tpot > 0.1
+    assert found.last == third
 
 
 def test_a_token_without_text_is_a_token_where_the_server_tells_ids() -> None:
@@ -298,9 +304,10 @@ def test_a_token_without_text_is_a_token_where_the_server_tells_ids() -> None:
         event("xy", "stop", token_ids=[9, 10]),
         "[DONE]",
     )
-    found = ask(stream(*parts, pause=0.05), stream=True)
+    written: list[float] = []
+    found = ask(stream(*parts, pause=0.2, written=written), stream=True)
     assert len(found.token_times) == 4
-    assert found.ttft is not None and found.ttft < 0.09
+    assert found.first_token is not None and written[0] <= found.first_token < written[1]
 
 
 @pytest.mark.parametrize(

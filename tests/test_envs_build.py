@@ -28,7 +28,7 @@ def prepare_metadata_for_build_wheel(directory, settings=None):
         file.write(METADATA)
     return "gamma-1.0.dist-info"
 def build_wheel(directory, settings=None, metadata=None):
-    time.sleep(1.5)
+    time.sleep(float(os.environ.get("BUILD_SECONDS", "0.2")))
     if os.environ["FLAVOUR"] == "broken":
         raise RuntimeError("the compiler says no")
     info = "gamma-1.0.dist-info"
@@ -89,7 +89,11 @@ def flavour(python: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_it_is_compiled_with_its_variables_and_says_so(sources: Path, tmp_path: Path) -> None:
+def test_it_is_compiled_with_its_variables_and_says_so(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So long that it is looked at twice, also where we stand still for a while.
+    monkeypatch.setenv("BUILD_SECONDS", "5")
     root, told = tmp_path / "envs", []
     record = ensure(spec(tmp_path, "mint"), root, lambda *state: told.append(state))
     assert flavour(record.python) == "mint"

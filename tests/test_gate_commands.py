@@ -18,15 +18,12 @@ from projects import ROOT, edit_recipe
 
 from workbench import cli, steps
 from workbench.collect import report
-from workbench.context import new_run, open_run
+from workbench.context import Context, new_run, open_run
 from workbench.digest import content_id, sha256_text, tree_digests
 from workbench.errors import DiskFull, RecipeError, StoreError
 from workbench.records import Evaluation, Gate, Manifest
 from workbench.rows import read_rows, rows_digest, write_rows
 from workbench.store import locked, read_record, write_marked
-
-TODAY = datetime.datetime.now(datetime.UTC).date()
-LATE = TODAY + datetime.timedelta(40)
 
 
 class Done(NamedTuple):
@@ -50,7 +47,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
         "variant": "bad",
         "owner": "release owner",
         "reason": "known, see the ticket",
-        "expires": TODAY + datetime.timedelta(30),
+        "expires": datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(30),
     }
     text = {
         "schema": "workbench.policy/1",
@@ -86,6 +83,20 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def today(home: Path, monkeypatch: pytest.MonkeyPatch) -> datetime.date:
+    """The day of that run, which every test takes for today: midnight may have passed since."""
+    day = datetime.date.fromisoformat(read_record(home / "results/smoke/gate.json", Gate).date)
+    monkeypatch.setattr(Context, "today", day)
+    return day
+
+
+@pytest.fixture
+def late(today: datetime.date) -> datetime.date:
+    """A day on which the waiver has expired."""
+    return today + datetime.timedelta(40)
+
+
 @pytest.fixture
 def results(home: Path, tmp_path: Path) -> Path:
     """The results folder of that run, one's own."""
@@ -109,7 +120,7 @@ def call(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     return inner
 
 
-def test_a_waiver_ends_with_0_and_is_said(results: Path, call: Call) -> None:
+def test_a_waiver_ends_with_0_and_is_said(results: Path, call: Call, today: datetime.date) -> None:
     before = (results / "smoke/gate.json").read_bytes()
     done = call("gate", "smoke", "--results", results)
     assert done.code == 0, done.out + done.err
@@ -119,30 +130,33 @@ def test_a_waiver_ends_with_0_and_is_said(results: Path, call: Call) -> None:
     assert "smallest: good is the only GO variant: " in done.out
     assert (results / "smoke/gate.json").read_bytes() == before, "the same day, the same bytes"
     gate = read_record(results / "smoke/gate.json", Gate)
-    assert gate.date == TODAY.isoformat() and gate.best and gate.best.variant == "good"
+    assert gate.date == today.isoformat() and gate.best and gate.best.variant == "good"
 
 
-def test_the_notebook_is_given_the_day_of_the_run_that_starts_it(home: Path) -> None:
+def test_the_notebook_is_given_the_day_of_the_run_that_starts_it(
+    home: Path, today: datetime.date
+) -> None:
     """A run over midnight has one day and not two."""
     copy = json.loads((home / "results/smoke/executed/05_gate.ipynb").read_text())
     (given,) = (c for c in copy["cells"] if "injected-parameters" in c["metadata"].get("tags", ()))
-    assert f'date = "{TODAY}"\n' in given["source"]
+    assert f'date = "{today}"\n' in given["source"]
 
 
-def test_another_day_decides_again_and_a_report_keeps_its_day(home: Path, results: Path) -> None:
-    late = LATE.isoformat()
+def test_another_day_decides_again_and_a_report_keeps_its_day(
+    home: Path, results: Path, today: datetime.date, late: datetime.date
+) -> None:
     context = open_run("smoke", results)
     first = (context.run.gate.read_bytes(), steps.gate(context).verdict)
-    assert steps.gate(context, date=late).verdict == "NO-GO"
+    assert steps.gate(context, date=late.isoformat()).verdict == "NO-GO"
     page = context.run.report.read_text()
     assert f"in force on {late}" in page and "expired on" in page
-    assert report(context).date == late
+    assert report(context).date == late.isoformat()
     assert context.run.report.read_text() == page
     # A verdict of another day is not today's: it is to do.
     planned = new_run(home / "recipe.yaml", results=results).plan().steps[-1]
     assert (planned.kind, planned.cached) == ("gate", False)
     assert planned.reason == "the policy has waivers, and they may have expired since the verdict"
-    steps.gate(context, date=TODAY.isoformat())
+    steps.gate(context, date=today.isoformat())
     assert (context.run.gate.read_bytes(), "GO WITH WAIVER") == first
     assert new_run(home / "recipe.yaml", results=results).plan().steps[-1].cached
 
@@ -156,9 +170,11 @@ def test_a_verdict_with_an_edited_day_gets_no_report(results: Path, day: str) ->
         report(open_run("smoke", results))
 
 
-def test_an_expired_waiver_is_said_before_anything_runs(home: Path, call: Call) -> None:
+def test_an_expired_waiver_is_said_before_anything_runs(
+    home: Path, call: Call, today: datetime.date
+) -> None:
     policy = yaml.safe_load((home / "policy.yaml").read_text())
-    policy["waivers"][0]["expires"] = TODAY - datetime.timedelta(1)
+    policy["waivers"][0]["expires"] = today - datetime.timedelta(1)
     (home / "expired-policy.yaml").write_text(yaml.safe_dump(policy))
     recipe = yaml.safe_load((home / "recipe.yaml").read_text())
     (home / "expired.yaml").write_text(
@@ -239,7 +255,7 @@ def test_a_refused_gate_leaves_no_verdict(results: Path, call: Call) -> None:
 
 
 def test_a_full_disk_leaves_no_verdict_beside_the_report_of_another(
-    results: Path, monkeypatch: pytest.MonkeyPatch
+    results: Path, monkeypatch: pytest.MonkeyPatch, late: datetime.date
 ) -> None:
     context = open_run("smoke", results)
 
@@ -248,7 +264,7 @@ def test_a_full_disk_leaves_no_verdict_beside_the_report_of_another(
 
     monkeypatch.setattr(steps, "write_report", full)
     with pytest.raises(DiskFull):
-        steps.gate(context, date=LATE.isoformat())  # NO-GO, where GO WITH WAIVER lay
+        steps.gate(context, date=late.isoformat())  # NO-GO, where GO WITH WAIVER lay
     assert not context.run.gate.exists() and not context.run.report.exists()
 
 
@@ -329,7 +345,7 @@ def loose(tmp_path: Path) -> Path:
 
 
 def test_what_if_shows_another_verdict_and_changes_nothing(
-    results: Path, call: Call, loose: Path
+    results: Path, call: Call, loose: Path, late: datetime.date
 ) -> None:
     before = tree_digests(results)
     done = call("gate", "smoke", "--results", results, "--policy", loose)
@@ -343,7 +359,7 @@ def test_what_if_shows_another_verdict_and_changes_nothing(
     )
     assert stricter.code == 11 and " items instead of " in stricter.out
     assert "(what if sentiment.margin=0.01, min_n=30: not the run's verdict)" in stricter.out
-    expired = call("gate", "smoke", "--results", results, "--what-if", f"date={LATE}")
+    expired = call("gate", "smoke", "--results", results, "--what-if", f"date={late}")
     assert expired.code == 10 and "expired on" in expired.out
     assert tree_digests(results) == before
     # What was loosened does not last.

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import guardian
+from workbench import guardian, jobs
 from workbench.errors import DiskFull, JobFailure
 from workbench.jobs import JobResult, job_environment, last_lines, redact, run_job
 from workbench.progress import silent
@@ -72,30 +72,54 @@ def test_request_in_result_out_and_the_log(job: Job, tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "job.log").read_text() == "hello\n"
 
 
-def test_progress_is_passed_on_and_the_last_state_is_not_lost(job: Job) -> None:
-    told: list[tuple[float, float, str]] = []
-    job(
-        """
-        progress(1, 30, "layer 1/30"); time.sleep(0.6)
-        progress(30, 30, "layer 30/30"); leave({})
-        """,
-        progress=lambda *state: told.append(state),
-    )
+#: The job goes on when what it told was passed on; see `Heard`.
+HEARD = """
+def progress_and_wait(done, total, what):
+    progress(done, total, what)
+    while not pathlib.Path(sys.argv[2]).with_name(f"heard {done}").exists():
+        time.sleep(0.01)
+"""
+
+
+class Heard:
+    """What a job told, and a file for each so that it knows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: list[tuple[float, float, str]] = []
+
+    def __call__(self, done: float, total: float, what: str) -> None:
+        self.told.append((done, total, what))
+        (self.folder / "job" / f"heard {done:g}").touch()
+
+
+def test_progress_is_passed_on_and_the_last_state_is_not_lost(job: Job, tmp_path: Path) -> None:
+    heard = Heard(tmp_path)
+    source = """
+progress_and_wait(1, 30, "layer 1/30")
+progress(30, 30, "layer 30/30"); leave({})
+"""
+    job(HEARD + source, progress=heard)
+    told = heard.told
     assert told == [(1, 30, "layer 1/30"), (30, 30, "layer 30/30")]
 
 
-def test_peak_memory_counts_a_child_and_a_short_spike(job: Job) -> None:
+def test_peak_memory_counts_a_child_and_a_short_spike(job: Job, tmp_path: Path) -> None:
     spike = job("x = bytearray(150_000_000); del x; leave({})").peak_memory_bytes
     assert spike is not None and 150_000_000 < spike < 250_000_000
-    together = job(
-        """
-        import subprocess
-        hold = "import time; x = bytearray(100_000_000); time.sleep(1.5)"
-        child = subprocess.Popen([sys.executable, "-c", hold])
-        exec(hold)
-        child.wait(); leave({})
-        """
-    ).peak_memory_bytes
+    # Both hold theirs until they were looked at: memory is, before progress is read.
+    source = """
+import subprocess
+hold = "x = bytearray(100_000_000); print(flush=True); input()"
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+child = subprocess.Popen([sys.executable, "-c", hold], **pipes)
+x = bytearray(100_000_000)
+child.stdout.readline()
+for look in (1, 2):
+    progress_and_wait(look, 2, "held")
+child.communicate(b"\\n"); leave({})
+"""
+    together = job(HEARD + source, progress=Heard(tmp_path)).peak_memory_bytes
     assert together is not None and 200_000_000 < together < 350_000_000
 
 
@@ -172,7 +196,10 @@ def test_a_full_disk_is_a_full_disk(job: Job) -> None:
     assert "no space was left" in caught.value.what
 
 
-def test_the_time_limit_ends_everything_even_what_ignores_sigterm(job: Job, tmp_path: Path) -> None:
+def test_the_time_limit_ends_everything_even_what_ignores_sigterm(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "GRACE_SECONDS", 1.0)
     begun = time.monotonic()
     error = failure(
         job,
@@ -182,9 +209,9 @@ def test_the_time_limit_ends_everything_even_what_ignores_sigterm(job: Job, tmp_
         print("working", flush=True)
         time.sleep(600)
         """,
-        timeout=1,
+        timeout=5,  # it has begun to work by then
     )
-    assert "longer than its limit of 1 s" in error.what and "working" in error.what
+    assert "longer than its limit of 5 s" in error.what and "working" in error.what
     assert time.monotonic() - begun < 60
     assert int((tmp_path / "pid").read_text()) not in guardian.parents()
 

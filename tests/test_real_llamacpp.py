@@ -275,12 +275,15 @@ def test_a_schema_is_obeyed(endpoint: Endpoint, tokenizer: Tokenizer) -> None:
 def test_a_stream_is_token_by_token(endpoint: Endpoint, tokenizer: Tokenizer) -> None:
     prompt = rendered(tokenizer, QUESTIONS[0])
     whole = ask(endpoint, [prompt], max_tokens=16, ignore_eos=True)[0]
-    streamed = ask(endpoint, [prompt], max_tokens=16, ignore_eos=True, stream=True)[0]
-    assert streamed.text == whole.text
-    assert len(streamed.token_times) == streamed.output_tokens == 16
-    # On a busy machine two tokens may be read at once; all at once would be no stream.
+    for _ in range(5):
+        streamed = ask(endpoint, [prompt], max_tokens=16, ignore_eos=True, stream=True)[0]
+        assert streamed.text == whole.text
+        assert len(streamed.token_times) == streamed.output_tokens == 16
+        assert list(streamed.token_times) == sorted(streamed.token_times)
+        # On a busy machine tokens may be read at once; each time all at once would be no stream.
+        if len(set(streamed.token_times)) > 4:
+            break
     assert len(set(streamed.token_times)) > 4
-    assert list(streamed.token_times) == sorted(streamed.token_times)
     assert streamed.ttft is not None and streamed.ttft < streamed.seconds
 
 

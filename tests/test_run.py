@@ -78,6 +78,15 @@ def test_records_say_which_version_made_them(workbench: Call, project: Path) -> 
     ] == [None, __version__]  # what runs the step says so, not what asked for it
 
 
+def quantizer_of(project: Path) -> psutil.Process:
+    """The fake quantizer's process that works in this project."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if len(words) > 2 and words[1].endswith("fake_quantize.py") and str(project) in words[2]:
+            return process
+    raise AssertionError("no quantizer works there")
+
+
 def _one_suite(project: Path, seconds: int) -> None:
     """A recipe of one suite and one variant that takes so long to make."""
     edit_recipe(
@@ -114,7 +123,7 @@ def test_two_runs_that_need_the_same_work_do_it_once(workbench: Call, project: P
 def test_what_another_run_finishes_meanwhile_is_this_runs_too(
     workbench: Call, project: Path
 ) -> None:
-    _one_suite(project, seconds=15)
+    _one_suite(project, seconds=8)
     events = project / "results" / "slow" / "events.jsonl"
     slow = subprocess.Popen(
         [sys.executable, "-m", "workbench", "run", "recipe.yaml", "--run", "slow"],
@@ -129,10 +138,16 @@ def test_what_another_run_finishes_meanwhile_is_this_runs_too(
             if events.exists() and '"progress", "step": "quantize:good"' in events.read_text():
                 break
             time.sleep(0.1)
-        only = ("--only", "evaluate:baseline")
-        quick = workbench("run", "recipe.yaml", "--run", "quick", *only)
-        assert "evaluate:baseline: done" in quick.stdout, quick.stdout + quick.stderr
-        assert '"done", "step": "quantize:good"' not in events.read_text(), "it was not meanwhile"
+        # The slow one waits for the quick one, however slow this machine makes that.
+        job = quantizer_of(project)
+        job.suspend()
+        try:
+            only = ("--only", "evaluate:baseline")
+            quick = workbench("run", "recipe.yaml", "--run", "quick", *only)
+            assert "evaluate:baseline: done" in quick.stdout, quick.stdout + quick.stderr
+            assert '"done", "step": "quantize:good"' not in events.read_text(), "not meanwhile"
+        finally:
+            job.resume()
         said = slow.communicate(timeout=120)[0]
     assert slow.returncode == 0, said
     assert (events.parent / "variants" / "baseline" / "evaluation.json").is_file()
@@ -268,14 +283,14 @@ def _start(project: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _gone(project: Path, seconds: float = 10) -> list[str]:
+def _gone(project: Path, seconds: float = 30) -> list[str]:
     deadline = time.monotonic() + seconds
     while (left := offspring(project)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_kill_at_any_moment_and_resume(workbench: Call, project: Path) -> None:
     """Ten kills spread over the run; every process goes with it, and the verdict is the same."""
     begun = time.monotonic()

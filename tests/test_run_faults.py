@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ports import unasked_port
 from projects import edit_recipe
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -36,7 +38,9 @@ def small(project: Path) -> Path:
 
 def fail(done: subprocess.CompletedProcess[str], code: int = 3) -> str:
     assert done.returncode == code, done.stdout + done.stderr
-    assert done.stderr.startswith("error: "), done.stderr
+    # A kernel that is shut down while it gets no processor may die in libzmq, which says so.
+    said = re.sub(r"^Assertion failed: .*\(src/\w+\.cpp:\d+\)\n", "", done.stderr, flags=re.M)
+    assert said.startswith("error: "), done.stderr
     assert "workbench/cli.py" not in done.stderr, "a traceback of ours"
     assert "fix:" in done.stderr
     return done.stderr
@@ -50,16 +54,17 @@ def run_with(
         cwd=project,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "NO_COLOR": "1", "WORKBENCH_FAKE_FAULTS": json.dumps(faults)},
     )
 
 
 def test_port_in_use(workbench: Call, small: Path) -> None:
+    # It is let go below, and wanted seconds later, again and again.
+    port = unasked_port()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         edit_recipe(small, lambda r: r["serve"].update(port=port))
         message = fail(workbench("run", "recipe.yaml"))
         assert str(port) in message and "in use" in message
@@ -160,7 +165,7 @@ def test_by_hand_the_step_starts_its_own_second_server(workbench: Call, small: P
         cwd=small,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "WORKBENCH_FAKE_FAULTS": faults},
     )
     assert done.returncode == 0, done.stderr
@@ -197,6 +202,8 @@ def test_full_disk(small: Path) -> None:
         capture_output=True,
         text=True,
         preexec_fn=limit,
+        # Nor of what it starts: modules compiled and cut off would lie there for every other test.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert "error: " in done.stderr and done.returncode in (1, 3)
     for record in (small / "results").rglob("*.json"):

@@ -58,14 +58,14 @@ def test_an_option_does_to_the_load_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The server is asked five times or so while requests wait. A second in which nothing runs
-    # delays the four requests that are open: no median of sixteen.
+    # delays the four requests that are open: no median of twelve.
     monkeypatch.setattr(watch, "_ENGINE_SECONDS", 0.5)
     told: list[str] = []
     started, (one, four) = swept(
         tmp_path,
         *(ONE, FOUR),
         faults={"ttft_ms": 100, "itl_ms": 10},
-        spec=SPEC.model_copy(update={"requests": 16}),
+        spec=SPEC.model_copy(update={"requests": 12}),
         progress=lambda done, total, what: told.append(what),
     )
     assert started == ["max_num_seqs 1", "max_num_seqs 4"]
@@ -74,7 +74,7 @@ def test_an_option_does_to_the_load_what_it_says(
     assert one.serving is not None
     assert one.serving.command[-2:] == ("--max-num-seqs", "1")
     assert [load.arrivals["concurrency"] for load in one.loads] == [1, 4]
-    assert all(load.completed == load.requests == 16 for c in (one, four) for load in c.loads)
+    assert all(load.completed == load.requests == 12 for c in (one, four) for load in c.loads)
     # Four at a time answered one by one: each waits for the three before it.
     assert value(one.loads[1].ttft_ms.p50) > 2 * value(four.loads[1].ttft_ms.p50)
     # And not between its tokens. (The three had 21 gaps: however slow, ten are less.)
