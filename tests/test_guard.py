@@ -169,6 +169,21 @@ def test_what_a_command_leaves_behind_is_ended_with_it(
     assert not alive(int((tmp_path / "log.txt").read_text()))
 
 
+def test_last_words_between_two_looks_are_heard(
+    run: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, read = run(["sleep", "3"]), Guarded._lines
+
+    def nothing_yet(of: Guarded, timeout: float) -> Iterator[list[str]]:
+        monkeypatch.setattr(Guarded, "_lines", read)
+        of._process.wait()  # it ends after it was asked, and before it is looked at
+        return iter(())
+
+    monkeypatch.setattr(Guarded, "_lines", nothing_yet)
+    assert process.wait(0) is None
+    assert process.wait(0) == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_when_the_owner_dies_all_is_gone_within_two_seconds(
     number: int, script: Callable[[str], list[str]], tmp_path: Path

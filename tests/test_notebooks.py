@@ -1,14 +1,17 @@
 """The notebooks' contract, and the driver that runs them."""
 
 import ast
+import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from workbench import notebooks
 from workbench.context import new_run
-from workbench.errors import RecipeError
+from workbench.errors import JobFailure, RecipeError
 from workbench.notebooks import NotebookFailure, execute
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +72,38 @@ def test_driver_runs_and_stamps(tmp_path: Path) -> None:
     assert copy.metadata.workbench["step"] == "gate"
     assert len(copy.metadata.workbench["notebook_sha256"]) == 64
     assert notebook.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("said", "again"),
+    [
+        ("Kernel didn't respond in 60 seconds", True),
+        ("Kernel died before replying to kernel_info", True),
+        ("Kernel died", False),  # while it worked
+    ],
+)
+def test_a_kernel_that_never_began_is_started_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, again: bool
+) -> None:
+    """A port that it was promised can be taken before it binds it."""
+    run, begun = notebooks._interruptible, []
+
+    def first_fails(work: Callable[[], None]) -> None:
+        begun.append(work)
+        if len(begun) == 1:
+            raise RuntimeError(said)
+        run(work)
+
+    monkeypatch.setattr(notebooks, "_interruptible", first_fails)
+    notebook, out = (
+        _notebook(tmp_path / "n.ipynb", "print('run is', run_name)"),
+        tmp_path / "o.ipynb",
+    )
+    expected = contextlib.nullcontext() if again else pytest.raises(JobFailure, match=said)
+    with expected:
+        execute(notebook, out, {"run_name": "r1"}, cwd=tmp_path, stamp={})
+    assert len(begun) == 1 + again
+    assert out.exists() == again
 
 
 def test_driver_refuses_an_unknown_parameter(tmp_path: Path) -> None:

@@ -120,13 +120,15 @@ class Guarded:
         """Wait at most ``timeout`` seconds. Same answer as `poll`."""
         if self._final is not None:
             return self.returncode
+        # Looked at before its last words are read: it may say them and end in between.
+        gone = self._process.poll() is not None
         for report in self._lines(timeout):
             if report[0] == "ended":
                 code, max_rss, *left = map(int, report[1:])
                 self._final = _Ended(code, max_rss, left)
                 self._close()
                 return self.returncode
-        if self._process.poll() is not None:
+        if gone:
             # The guard itself was killed. Its command died with it; the rest is ended here.
             self._final = _Ended(-signal.SIGKILL, 0, self._sweep())
             self._close()

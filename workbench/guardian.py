@@ -182,7 +182,7 @@ class _Tree:
         asked: set[int] = set()
         while alive := descendants(pid):
             now = time.monotonic() - begun
-            if now < grace:
+            if now < grace or not asked:  # asked once, however late that is
                 new = [p for p in alive if p not in asked]
                 send(new, signal.SIGTERM)
                 asked.update(new)

@@ -24,6 +24,9 @@ from workbench.display import DRIVEN
 from workbench.errors import JobFailure, RecipeError, WorkbenchError, did_you_mean
 from workbench.store import disk_errors, write_atomic
 
+#: What jupyter_client says of a kernel that never began.
+_NO_KERNEL = ("Kernel didn't respond", "Kernel died before replying")
+
 
 class NotebookFailure(WorkbenchError):
     """A notebook raised something, or stopped half-way.
@@ -97,8 +100,9 @@ def execute(
             try:
                 _interruptible(work)
             except RuntimeError as error:
-                # The ports a kernel was promised can be taken before it binds them.
-                if "Kernel didn't respond" not in str(error):
+                # The ports a kernel was promised can be taken before it binds them: of one it hears
+                # nothing, of the others it dies. No cell has run by then.
+                if not any(words in str(error) for words in _NO_KERNEL):
                     raise
                 _interruptible(work)
         except PapermillExecutionError as error:
