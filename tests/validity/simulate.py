@@ -267,6 +267,8 @@ def main() -> None:
     parser.add_argument("--looks", action="store_true", help="the table of several looks instead")
     parser.add_argument("--to", type=Path, help=f"default is {DOCS.relative_to(ROOT)}")
     args = parser.parse_args()
+    if args.to and not args.to.is_file():
+        parser.error(f"--to {args.to}: no such file; the table is put into one that has its marks")
     if args.looks:
         text = looked(args.trials, args.seed)
         print(text)
