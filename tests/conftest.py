@@ -27,12 +27,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first: real servers, then real quantizers, then the rest."""
+    """What takes longest begins first, so that no worker has a long file left at the end.
+
+    Real servers, then real quantizers, then files of whole runs on the fakes, then the rest.
+    """
+    # They are the ones that need its checkpoint.
+    runs = {item.path for item in items if "tiny" in getattr(item, "fixturenames", ())}
 
     def place(item: pytest.Item) -> int:
         if item.path.stem in _SERVERS:
             return 0
-        return 1 if item.get_closest_marker("real") else 2
+        if item.get_closest_marker("real"):
+            return 1
+        return 2 if item.path in runs else 3
 
     items.sort(key=place)  # stable: within a place the order stays
 
