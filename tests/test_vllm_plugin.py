@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from test_servers import CPU, launch
 
+from workbench import envs
+from workbench.hardware import detect
 from workbench.servers.vllm import FP8_PLUGIN, VllmEngine
 
 AMX = CPU.model_copy(update={"isa": ("amx_int8", "amx_tile", "avx512f")})
@@ -43,6 +45,8 @@ def test_vllm_finds_the_plugin_as_it_finds_any() -> None:
 
 
 class Tensor:
+    dtype = None
+
     def to(self, dtype: str) -> "Tensor":
         return self
 
@@ -94,7 +98,7 @@ def test_a_slow_onednn_is_not_asked_again(apply: Any, capfd: pytest.CaptureFixtu
     assert apply(torch)
     assert capfd.readouterr().err == ""  # asking is no use of it
     torch.asked.clear()
-    assert [torch._scaled_mm(1, 2, scale_a=3), torch._scaled_mm(1, 2)] == ["product"] * 2
+    assert [torch._scaled_mm(1, Tensor(), bias=3), torch._scaled_mm(1, 2)] == ["product"] * 2
     assert (torch.asked, torch.onednn) == ([False, False], True)
     log = capfd.readouterr().err
     assert VllmEngine().read_log(log).kernels == ("WidenedFp8ScaledMMKernel",)
@@ -108,3 +112,52 @@ def test_an_onednn_that_is_not_slow_stays(apply: Any) -> None:
     torch = Torch(0.01, 0.01)
     assert not apply(torch)
     assert torch._scaled_mm(1, 2) == "product" and torch.asked[-1]
+
+
+REAL = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import workbench_vllm_fp8 as plugin
+
+every = torch.arange(256, dtype=torch.uint8)
+numbers = every[(every & 127) != 127].view(torch.float8_e4m3fn)
+assert torch.equal(plugin.widen(torch, numbers), numbers.float())
+assert torch.equal(plugin.widen(torch, numbers), numbers.float())  # the second time, too
+assert plugin.widen(torch, every.view(torch.float8_e4m3fn)) is None  # two of them are NaN
+assert plugin.widen(torch, torch.ones(2).to(torch.float8_e5m2)) is None
+
+with_torch = torch._scaled_mm
+plugin._seconds = lambda torch, multiply: 10 if multiply is with_torch else 1
+assert plugin.apply() and torch._scaled_mm is not with_torch
+torch.manual_seed(1)
+
+def product(multiply, left, right, **asked):
+    scale = torch.ones(1)
+    with torch.backends.mkldnn.flags(enabled=False):
+        return multiply(left, right, scale_a=scale, scale_b=scale * 2, **asked)
+
+def matrices(kind):
+    right = torch.randn(48, 80).to(kind).t()
+    return torch.randn(5, 80).to(torch.float8_e4m3fn), right
+
+for kind, asked in (
+    (torch.float8_e4m3fn, {"out_dtype": torch.float32}),
+    (torch.float8_e4m3fn, {"out_dtype": torch.bfloat16}),
+    (torch.float8_e4m3fn, {"out_dtype": torch.float32, "bias": torch.randn(48)}),
+):
+    sides = matrices(kind)
+    ours, theirs = product(torch._scaled_mm, *sides, **asked), product(with_torch, *sides, **asked)
+    assert ours.dtype == theirs.dtype
+    torch.testing.assert_close(ours, theirs, rtol=2**-7 if ours.itemsize == 2 else 1e-5, atol=1e-4)
+left, right = matrices(torch.float8_e4m3fn)
+right[3, 7] = float("nan")
+assert product(torch._scaled_mm, left, right, out_dtype=torch.float32)[:, 7].isnan().all()
+print("same")
+"""
+
+
+@pytest.mark.real
+def test_its_products_are_those_of_torch() -> None:
+    python = envs.ensure("vllm", detect().target).python
+    done = subprocess.run([python, "-c", REAL, str(FP8_PLUGIN)], capture_output=True, text=True)
+    assert done.stdout == "same\n", done.stderr

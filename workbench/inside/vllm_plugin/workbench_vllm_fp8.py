@@ -4,8 +4,9 @@ On a CPU whose AMX knows 8-bit integers torch gives ``torch._scaled_mm`` to oneD
 AMX does not know float16 its answer was reference code (``ONEDNN_VERBOSE=1`` says ``ref:any``),
 and 64 x 576 by 576 x 1536 took 0.9 s: a 135M model had not answered its first request after 120 s.
 A CPU without AMX gets torch's own way, which widens both sides to float32 and multiplies those
-(5 ms). That way is taken here, where it is the faster one: the values are the same but for the
-order of a sum.
+(3 ms). The same is done here, where it is the faster one: the values are the same but for the
+order of a sum. torch widens value by value; here the weights' bits are moved into place instead,
+all of a vector at once (0.9 ms).
 
 Asked, not assumed: `apply` multiplies two small matrices both ways first, and changes nothing where
 oneDNN's is not several times slower. vLLM calls it in each of its processes, as the entry point
@@ -28,7 +29,7 @@ _TIMES_SLOWER = 5
 
 
 def apply() -> bool:
-    """Take torch's own way of multiplying FP8 where oneDNN's is far slower. Returns whether so."""
+    """Multiply FP8 in float32 where oneDNN's way is far slower. Returns whether so."""
     import torch
 
     by_onednn = torch._scaled_mm
@@ -36,12 +37,18 @@ def apply() -> bool:
         return True
     said: list[bool] = []
 
-    def widened(*matrices: Any, **scales: Any) -> Any:
+    def widened(*matrices: Any, **asked: Any) -> Any:
         if not said:
             said.append(True)
             print(f"{SAID} {__file__} ({NEEDED_BY})", file=sys.stderr, flush=True)
+        if len(matrices) == 2 and asked.keys() == {"scale_a", "scale_b", "out_dtype"}:
+            left, right = matrices
+            wide = widen(torch, right)
+            if wide is not None:
+                product = torch.mm(left.float(), wide)
+                return product.mul_(asked["scale_a"]).mul_(asked["scale_b"]).to(asked["out_dtype"])
         with torch.backends.mkldnn.flags(enabled=False):
-            return by_onednn(*matrices, **scales)
+            return by_onednn(*matrices, **asked)
 
     said.append(False)  # the question below is no use of it
     if not _seconds(torch, by_onednn) > _TIMES_SLOWER * _seconds(torch, widened):
@@ -50,6 +57,27 @@ def apply() -> bool:
     widened.widened = True  # type: ignore[attr-defined]
     torch._scaled_mm = widened
     return True
+
+
+def widen(torch: Any, weights: Any) -> Any:
+    """FP8 E4M3 in float32, the same values. None where they are no E4M3, or not all numbers.
+
+    E4M3 is sign, 4 bits of exponent with bias 7, 3 of mantissa; float16 is sign, 5 with bias 15,
+    10. So the seven lower bits, moved up by seven, are the same number over 2**8, small ones
+    (subnormals) included. Only E4M3's NaN (all seven bits set) would come out as a number, 480:
+    weights are looked through for it once.
+    """
+    if weights.dtype != torch.float8_e4m3fn:
+        return None
+    bits = weights.view(torch.int8)
+    if not hasattr(weights, "without_nan"):
+        weights.without_nan = not bool(((bits & 127) == 127).any())
+    if not weights.without_nan:
+        return None
+    moved = bits.to(torch.int16)  # the sign is in all upper bits
+    moved <<= 7
+    moved &= ~0x4000  # and stays in the highest only
+    return moved.view(torch.float16).float().mul_(256.0)
 
 
 def _seconds(torch: Any, multiply: Callable[..., Any]) -> float:
