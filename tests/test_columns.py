@@ -147,6 +147,21 @@ def test_an_odd_line_is_what_the_strict_parser_says(
         '"x"',
         "null",
         "2",
+        "1.0",
+        "1.5",
+        "NaN",
+        "-Infinity",
+        "18446744073709551616",
+        r'"\ud800"',
+        r'{"a\ud800": 1}',
+        '"x", "{field}": 1',
+        '1, "{field}": 0',
+        '0, "{field}": "x"',
+        '{"a": 1, "a": 0.5}',
+        '{"counts": [1, 1.0, 2]}',
+        '{"counts": [18446744073709551616]}',
+        "[" * 5000 + "]" * 5000,
+        '{"a":' * 5000 + "1" + "}" * 5000,
     ],
 )
 @pytest.mark.parametrize(
@@ -156,6 +171,7 @@ def test_an_odd_line_is_what_the_strict_parser_says(
 def test_odd_values_are_those_of_the_strict_parser(tmp_path: Path, field: str, text: str) -> None:
     path = tmp_path / "rows.jsonl"
     line = json.dumps(row("a").model_dump(mode="json") | {field: "@"}).replace('"@"', text)
+    line = line.replace("{field}", field)
     path.write_text(f"{line}\n")
     try:
         plain = read_rows(path)
@@ -167,6 +183,27 @@ def test_odd_values_are_those_of_the_strict_parser(tmp_path: Path, field: str, t
         assert read_columns(path).digest == digest
         columns = said(read_columns(path))
         assert columns == said(replace(columns_of(plain), digest=digest))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"  %s ", b"%s\r", b"\t%s", b"\xef\xbb\xbf%s", b"%s,", b"%s{}", b"[%s]", b"\xff%s"),
+        *(b"%s\x00", b"// a\r%s", b"", b" ", b"{}", b"null"),
+    ],
+)
+def test_odd_lines_are_those_of_the_strict_parser(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    written = row("a").model_dump_json().encode()
+    path.write_bytes(line.replace(b"%s", written) + b"\n" + written.replace(b'"a"', b'"b"') + b"\n")
+    try:
+        plain = read_rows(path)
+    except StoreError as bad:
+        with pytest.raises(StoreError) as caught:
+            read_columns(path)
+        assert str(caught.value) == str(bad)
+    else:
+        assert read_columns(path).digest == rows_digest(plain)
 
 
 def test_missing_rows_are_named(tmp_path: Path) -> None:

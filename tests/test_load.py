@@ -264,6 +264,22 @@ def test_after_its_seconds_nothing_is_sent() -> None:
     assert load.statuses == {"completed": 4}
 
 
+def test_a_stall_sends_late_what_was_due_in_its_seconds_and_nothing_that_was_not() -> None:
+    wanted = [Ask(i, (i,), 2, at=at) for i, at in enumerate((0.0, 0.5, 1.5))]
+    with TimingServer(Settings(ttft_ms=3000, itl_ms=1)) as server:
+
+        async def stalled() -> Load:
+            asyncio.get_running_loop().call_later(0.2, time.sleep, 2.0)
+            target = Target(server.url, "secret-key", "timing")
+            return await send_load(target, wanted, concurrency=None, limits=PATIENT, seconds=1.0)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            load = runner.run(stalled())
+    assert [o.number for o in load.outcomes] == [0, 1]
+    assert (load.outcomes[1].sent or 0) > 2
+    assert load.statuses == {"completed": 2}
+
+
 def test_a_long_prompt_is_sent_when_its_last_byte_went() -> None:
     wanted = [Ask(0, (1234567,) * 1_500_000, 1)]
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
+import msgspec
 import orjson
 
 from workbench.digest import canonical_json
@@ -191,8 +191,12 @@ def read_columns(path: Path) -> Columns:
 
 def _of_rows(rows: Iterable[SampleRow]) -> Iterator[_Chunk]:
     left = iter(rows)
-    while some := [_WANTED_OF(row) for row in islice(left, _AT_ONCE)]:
-        yield dict(zip(_WANTED, zip(*some, strict=True), strict=True))
+    while some := list(islice(left, _AT_ONCE)):
+        yield _chunk(some)
+
+
+def _chunk(rows: Sequence[Any]) -> _Chunk:
+    return dict(zip(_WANTED, zip(*map(_WANTED_OF, rows), strict=True), strict=True))
 
 
 def _of_file(path: Path, digest: RowsDigest) -> Iterator[_Chunk]:
@@ -206,7 +210,7 @@ def _of_file(path: Path, digest: RowsDigest) -> Iterator[_Chunk]:
             chunk = _plain(lines)
             if chunk is None:
                 rows = [parse(line.removesuffix(b"\n")) for line in lines]
-                (chunk,) = _of_rows(rows)
+                chunk = _chunk(rows)
             fine = [error is None for error in chunk["error"]]
             said = [chunk[name] for name in _WANTED[: _WANTED.index("error")]]
             rows_said = list(zip(*said, fine, chunk["flags"], strict=True))
@@ -217,36 +221,22 @@ def _of_file(path: Path, digest: RowsDigest) -> Iterator[_Chunk]:
             yield chunk
 
 
-def _kinds(annotation: Any) -> frozenset[type]:
-    """Python's types of the values of a field as JSON holds them."""
-    union = get_origin(annotation) in (Union, UnionType)
-    types = (get_origin(one) or one for one in (get_args(annotation) if union else (annotation,)))
-    return frozenset(list if one is tuple else one for one in types)
-
-
-_KINDS = {name: _kinds(field.annotation) for name, field in SampleRow.model_fields.items()}
-_FIELDS = tuple(_KINDS)
+#: A row as the workbench writes it: each field is there, and of its type.
+_Line = msgspec.defstruct(
+    "_Line",
+    [(name, field.annotation) for name, field in SampleRow.model_fields.items()],
+    forbid_unknown_fields=True,
+    gc=False,  # nothing in it refers back to it
+)
+_line = msgspec.json.Decoder(_Line).decode
 
 
 def _plain(lines: list[bytes]) -> _Chunk | None:
     """Columns of lines that are exactly as rows are written; None where one of them is not."""
     try:
-        found = list(map(orjson.loads, lines))
-        names = list(map(tuple, found))
-        if names[0] != _FIELDS or names.count(names[0]) < len(names):
-            return None
-        columns = zip(*map(dict.values, found), strict=True)
-        chunk: _Chunk = dict(zip(_FIELDS, columns, strict=True))
-        if not all(kinds.issuperset(map(type, chunk[name])) for name, kinds in _KINDS.items()):
-            return None
-        if not _BIT.keys() >= set(chain.from_iterable(chunk["flags"])):
-            return None
-        chances = (one.values() for one in chunk["choice_logprobs"] if one)
-        if not {int, float} >= set(map(type, chain.from_iterable(chances))):
-            return None
-    except (orjson.JSONDecodeError, TypeError):
+        return _chunk(list(map(_line, lines)))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return chunk
 
 
 # --------------------------------------------------------------------------- all of them

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import ssl
 import time
 from collections import deque
@@ -40,7 +41,8 @@ class Sender:
         asks: in the order they are sent (closed loop) or due (open loop).
         limits: of every wait.
         concurrency: requests open at a time; None: an open loop.
-        seconds: none is sent later than this; what was not sent has no outcome. None: all are.
+        seconds: none is sent later than this, but one of an open loop that was due by then where
+            this process stood still; what was not sent has no outcome. None: all are.
         keep_text: keep the answers.
 
     Attributes:
@@ -173,8 +175,12 @@ class Sender:
     def _tick(self) -> None:
         """Take what is due of an open loop, and come back for the next."""
         now, before = self.now(), self._coming
+        last = math.inf if self._seconds is None else self._seconds
         while self._coming < len(self._asks):
-            wait = (self._asks[self._coming].at or 0.0) - now
+            at = self._asks[self._coming].at or 0.0
+            if at > last:  # after a stall it may be due by now
+                break
+            wait = at - now
             if wait > 0:
                 # Whole milliseconds, rounded up: a timer that comes too early must come again.
                 self._later("due", (int(wait * 1000) + 1) / 1000, self._tick)
