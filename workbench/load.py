@@ -198,6 +198,7 @@ async def send_load(
         seconds=seconds,
         keep_text=keep_text,
     )
+    await sender.resolve()
     cpu, waited = time.process_time(), _waited_for_cpu()
     outcomes = await sender.run()
     return Load(

@@ -91,17 +91,34 @@ class Sender:
         """Seconds since the load began."""
         return time.perf_counter() - self.began
 
-    async def run(self) -> list[Outcome]:
-        """Send all of them; one outcome each, in the order of the asks.
+    async def resolve(self) -> None:
+        """Find the server's address, before the load begins.
 
         Raises:
-            ServingFailure: the server's name is not known.
+            ServingFailure: its name is not known.
         """
+        url = urlsplit(self._url)
+        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._host, port = url.hostname, url.port or (443 if self._tls else 80)
+        try:
+            async with asyncio.timeout(self._limits.connect):
+                found = await asyncio.get_running_loop().getaddrinfo(
+                    self._host, port, type=SOCK_STREAM
+                )
+        except OSError as error:  # TimeoutError is one
+            raise ServingFailure(
+                f"the server's name '{self._host}' is not known: "
+                f"{error or f'no answer within {self._limits.connect:g} s'}",
+                where=self._url,
+            ) from error
+        self._addresses = [(str(entry[4][0]), int(entry[4][1])) for entry in found]
+
+    async def run(self) -> list[Outcome]:
+        """Send all of them, to what `resolve` found; one outcome each, in the order of the asks."""
         loop = asyncio.get_running_loop()
         self._loop, self._finished = loop, loop.create_future()
         # A fault of this module must end the load, not leave a request that nobody ends.
         loop.set_exception_handler(self._crashed)
-        await self._resolve()
         limits = self._limits
         self._step = min(0.25, min(limits.first_byte, limits.between, limits.request) / 4)
         self.began = time.perf_counter()
@@ -156,21 +173,6 @@ class Sender:
 
     def _later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         self._timers[name] = self._loop.call_later(seconds, call)
-
-    async def _resolve(self) -> None:
-        url = urlsplit(self._url)
-        self._tls = ssl.create_default_context() if url.scheme == "https" else None
-        self._host, port = url.hostname, url.port or (443 if self._tls else 80)
-        try:
-            async with asyncio.timeout(self._limits.connect):
-                found = await self._loop.getaddrinfo(self._host, port, type=SOCK_STREAM)
-        except OSError as error:  # TimeoutError is one
-            raise ServingFailure(
-                f"the server's name '{self._host}' is not known: "
-                f"{error or f'no answer within {self._limits.connect:g} s'}",
-                where=self._url,
-            ) from error
-        self._addresses = [(str(entry[4][0]), int(entry[4][1])) for entry in found]
 
     def _tick(self) -> None:
         """Take what is due of an open loop, and come back for the next."""
