@@ -28,6 +28,7 @@ from workbench.arrivals import (
     load_name,
 )
 from workbench.errors import ServingFailure
+from workbench.load import Load, run_load
 from workbench.load_records import LoadSummary, Targets
 from workbench.metrics_link import MetricsLink
 from workbench.passes import Pass, pass_file, read_pass
@@ -310,6 +311,21 @@ def test_repeats_of_an_open_loop_differ_in_their_words_alone(tmp_path: Path) -> 
     assert len(work) == 1
     assert len(gaps) == 2
     assert not any("output_tokens_per_s" in why for why in found.loads[1].quiet.reasons)
+
+
+def test_a_client_that_hardly_keeps_up_marks_its_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*order: Any, **options: Any) -> Load:
+        load = run_load(*order, **options)
+        share = {1: 0.59, 2: 0.61}[options["concurrency"]]
+        return dataclasses.replace(load, cpu_seconds=share * load.seconds)
+
+    monkeypatch.setattr("workbench.profile.run_load", busy)
+    found = profile(tmp_path, {}, requests=2, concurrency=(1, 2))
+    said = [[why for why in load.quiet.reasons if "computed" in why] for load in found.loads]
+    assert said[0] == []
+    assert [why.partition(" of the time")[0] for why in said[1]] == ["the client computed 61%"]
 
 
 def test_every_rate_of_a_search_is_the_same_work_with_scaled_gaps(tmp_path: Path) -> None:

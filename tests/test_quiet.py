@@ -18,6 +18,7 @@ STILL: dict[str, Any] = {
     "others": [],
     "queued_ms": 0.2,
     "client_wait": 0.001,
+    "client_cpu": 0.1,
 }
 
 
@@ -56,6 +57,9 @@ def test_a_quiet_machine_has_no_reasons_and_nothing_unknown() -> None:
         ({"client_wait": 0.021}, "the client waited 2.1% of the time for a processor"),
         ({"client_wait": 0.02}, ""),
         ({"client_wait": float("nan")}, "the client waited"),
+        ({"client_cpu": 0.61}, "the client computed 61% of the time (60% is the limit)"),
+        ({"client_cpu": 0.6}, ""),
+        ({"client_cpu": float("nan")}, "the client computed"),
     ],
 )
 def test_each_rule_at_its_limit(seen: dict[str, Any], said: str) -> None:

@@ -79,6 +79,7 @@ def summary_of(
     machines = [used.machine for used in usage]
     waits = [(done.client_wait_seconds, done.seconds) for _, done in passes]
     shares = [wait / took for wait, took in waits if wait is not None and took > 0]
+    computed = [done.client_cpu_seconds / done.seconds for _, done in passes if done.seconds > 0]
     steals = [m.steal for m in machines if m.steal is not None]
     throttled: dict[str, float] = {}
     for gpu in (gpu for machine in machines for gpu in machine.gpus):
@@ -93,6 +94,7 @@ def summary_of(
         others=None if any(m.others is None for m in machines) else others,
         queued_ms=summary.queued_ms.p99.value,
         client_wait=max(shares, default=None) if len(shares) == len(passes) else None,
+        client_cpu=max(computed, default=None),
     )
     return summary.model_copy(
         update={
