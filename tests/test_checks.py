@@ -47,7 +47,8 @@ def test_a_relative_margin_is_a_part_of_what_the_baseline_scores() -> None:
     assert check.details["margin_relative"] == 0.05
     assert check.sentence == (
         "suite: the mean score stayed at 50.7 % over 600 paired samples; with 95 % confidence the "
-        "loss is at most 1.0 points, within the 2.5 accepted (5 % of what the baseline scores)."
+        "loss is at most 1.0 points, within the 2.5 accepted (5 % of what the baseline scores, "
+        "whose uncertainty is in the interval)."
     )
     # Twice the score, twice the margin: the same loss passes beside a better baseline.
     same, better = simple(*table(300, 10, 4, 286)), simple(*table(586, 10, 4, 0))

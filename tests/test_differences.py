@@ -363,6 +363,9 @@ def test_what_a_model_wrote_is_only_text() -> None:
     assert "<U+001B>" in repr(made)
     page = made._repr_html_()
     assert not set("\x1b\x07\u202e") & set(page) and "U+001B" in page
+    # Nor is what a server says of its end; no digest holds it.
+    found = edit_row(simple([1.0, 1.0], [0.0, 1.0]), 0, finish_reason=HOSTILE)
+    assert not set("\x1b\x07\u202e") & set(repr(differences(found)))
     tags = _Tags(page).tags
     assert "script" not in tags and tags.count("table") == 1
     long = differences(demo({ids[0]: "A" * 100_000}), only="regressed")

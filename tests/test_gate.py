@@ -251,6 +251,22 @@ def _capped(found: Evidence, samples: int) -> Evidence:
     return edit(found, evaluation=evaluation.model_copy(update={"suites": suites}))
 
 
+def test_too_few_samples_are_not_said_to_show_a_loss_near_the_margin() -> None:
+    found = simple([1.0] * 100, [1.0] * 100)
+    said = "it would take far more samples to settle it"
+    few = judge(found, quality(margin=0.0005))
+    assert said in few.checks[-1].sentence and f"({said})" in few.reason
+    asked = tuple(
+        row.model_copy(update={"cluster": f"c{k % 4}"}) for k, row in enumerate(rows([1.0] * 100))
+    )
+    baseline = variant("baseline", {"suite": asked}, method="none")
+    clustered = replace(evidence({}, variant("fp8", {"suite": asked})), baseline=baseline)
+    said = "it would take far more clusters of samples (there are 4) to settle it"
+    few = judge(clustered, quality())
+    assert few.verdict == "INCONCLUSIVE"
+    assert said in few.checks[-1].sentence and f"({said})" in few.reason
+
+
 @pytest.mark.parametrize(
     ("found", "matter"),
     [
@@ -260,7 +276,10 @@ def _capped(found: Evidence, samples: int) -> Evidence:
             "20 samples, 30 wanted (evaluate.limit asked 20 of the suite's 88)",
         ),
         (simple(*table(60, 8, 0, 12)), HARDLY),
-        (simple([0.0] * 80, [0.0] * 80), "the baseline scores 0.0 % to begin with"),
+        (
+            simple([0.0] * 80, [0.0] * 80),
+            "the baseline scores 0 on it, so no loss beyond 10.0 points could show",
+        ),
         (edit(simple([1.0] * 80, [1.0] * 80), evaluation=None), "missing: fp8 was not evaluated"),
     ],
 )

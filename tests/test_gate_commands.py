@@ -254,6 +254,21 @@ def test_a_refused_gate_leaves_no_verdict(results: Path, call: Call) -> None:
     assert (run / "gate.json").is_file() and (run / "report.html").is_file()
 
 
+@pytest.mark.parametrize("unreadable", ["variants/bad/eval/sentiment.jsonl", "recipe.lock.yaml"])
+def test_a_gate_that_cannot_read_leaves_no_verdict(
+    results: Path, call: Call, unreadable: str
+) -> None:
+    run = results / "smoke"
+    path = run / unreadable
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # a disk that fails: every read of it is EIO
+    assert call("gate", "smoke", "--results", results, "--what-if", "margin=0.2").code in (2, 3)
+    assert (run / "gate.json").is_file()
+    refused = call("gate", "smoke", "--results", results)
+    assert refused.code in (2, 3) and str(run) in refused.err
+    assert not (run / "gate.json").exists() and not (run / "report.html").exists()
+
+
 def test_a_full_disk_leaves_no_verdict_beside_the_report_of_another(
     results: Path, monkeypatch: pytest.MonkeyPatch, late: datetime.date
 ) -> None:
@@ -406,14 +421,39 @@ def test_what_if_refuses_what_it_cannot_mean(results: Path, call: Call, tmp_path
     other.write_text(
         "schema: workbench.policy/1\nname: p\nquality: [{suite: sentimnt, margin: 0.1}]\n"
     )
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "report.html").write_text("mine")
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
     for arguments, words in (
         (("--what-if", "margn=0.1"), "did you mean 'margin'?"),
         (("--what-if", "confidence=95"), "0.95"),
+        (("--what-if", ".margin=0.6"), "names no suite before its dot"),
+        (("--what-if", "margin=0.2", "--output", ""), "the working folder, or an empty name"),
+        (("--what-if", "margin=0.2", "--output", mine), "no verdict that it could be of"),
+        (("--what-if", "margin=0.2", "--output", tmp_path / "a"), "levels of symbolic links"),
         (("--policy", other), "did you mean 'sentiment'?"),
         (("--policy", tmp_path / "nope.yaml"), "there is no file nope.yaml"),
     ):
         refused = call("gate", "smoke", "--results", results, *arguments)
         assert refused.code == 2 and words in refused.err
+    assert (mine / "report.html").read_text() == "mine"
+
+
+def test_a_what_if_whose_report_cannot_be_written_leaves_no_verdict(
+    results: Path, call: Call, loose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("gate", "smoke", "--results", results, "--policy", loose, "--output")
+    out = tmp_path / "out"
+    assert call(*asked, out).code == 0
+
+    def full(*_: Any) -> None:
+        raise DiskFull("no space left", where="there")
+
+    monkeypatch.setattr("workbench.collect.write_report", full)
+    assert call(*asked, out).code == 3
+    assert not list(out.iterdir())
 
 
 # --------------------------------------------------------------------------- compare

@@ -106,7 +106,7 @@ def test_without_its_reference_nothing_passes(found: Evidence) -> None:
     assert statuses == {
         "artifact": "PASS",
         "suite": "MISSING",
-        "ttft_ms_p50 short x1": "MISSING",
+        "ttft_ms_p50 short x1 ratio": "MISSING",
         "weight_bytes": "PASS",
         "peak_memory_bytes": "MISSING",
     }
@@ -142,7 +142,7 @@ def test_speed_is_compared_with_the_reference(found: Evidence) -> None:
     profile = reference.profile.model_copy(update={"points": slow, "peak_memory_bytes": 10**9})
     changed = replace(found, references=(replace(reference, profile=profile),))
     by_name = {c.name: c for c in judged(changed).variants[0].checks}
-    speed = by_name["ttft_ms_p50 short x1"]
+    speed = by_name["ttft_ms_p50 short x1 ratio"]
     assert speed.value == 0.5 and "0.5 times baseline-gguf's" in speed.sentence
     memory = by_name["peak_memory_bytes"]
     assert memory.value == 1.2 and "times baseline-gguf's" in memory.sentence

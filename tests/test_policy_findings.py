@@ -66,12 +66,16 @@ def test_a_policy_of_what_is_measured_is_taken(tmp_path: Path) -> None:
         ),
         (
             "latency:\n\n- {metric: ttft_ms_p99, workload: short, concurrency: 4, max_value: 1}",
-            *(5, "ttft_ms_p99 of workload 'short' at concurrency 4", "short@1, short@8, short@po"),
+            *(
+                5,
+                "ttft_ms_p99 of workload 'short' at concurrency 4",
+                "short with concurrency: 8, short with arrivals: 'poisson 4/s'",
+            ),
         ),
         (
             "latency:\n- {metric: e2e_ms_p95, workload: short, arrivals: poisson 5/s, max_value: 1"
             "}",
-            *(4, "under 'poisson 5/s'", "the recipe profiles short@1"),
+            *(4, "under 'poisson 5/s'", "the recipe profiles short with concurrency: 1"),
         ),
         (
             "goodput:\n- {workload: short, concurrency: 2, min_share: 0.9}",

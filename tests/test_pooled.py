@@ -332,7 +332,7 @@ def test_a_margin_relative_to_the_score_and_a_policy_that_names_the_metric() -> 
     counts = Pooled(np.array(before, float), np.array(after, float))
     part = quality(margin=None, margin_relative=0.1, metric="micro_f1")
     _, one = only(found(before, after), part)
-    assert one.status == "PASS" and "(10 % of what the baseline scores)" in one.sentence
+    assert one.status == "PASS" and "(10 % of what the baseline scores, " in one.sentence
     assert one.limit == pytest.approx(0.075), "of the micro-F1: the mean of the samples' is 65 %"
     assert one.details["baseline_score"] == pytest.approx(0.75)
     low, high = (0.075 + end for end in counts.limits(0.95, 0.1))
@@ -518,3 +518,18 @@ def test_from_suite_to_report(
     file.write_text(pool)
     assert workbench("rescore", "smoke").returncode == 10
     assert judged() == first
+
+
+@pytest.mark.parametrize("written", [[0, 0, 0], [1, 2, 3], {"words": 3}, "three"])
+def test_what_a_scorer_of_ones_own_calls_counts_is_no_metric(written: Any) -> None:
+    asked = rows([1.0] * 40)
+    odd = (asked[0].model_copy(update={"grade": {COUNTS: written}}), *asked[1:])
+    for some in (
+        odd,
+        tuple(row.model_copy(update=odd[0].model_dump(include={"grade"})) for row in asked),
+    ):
+        baseline = variant("baseline", {"suite": some}, method="none")
+        made = replace(evidence({}, variant("fp8", {"suite": some})), baseline=baseline)
+        check = only(made)[1]
+        assert check.status == "PASS" and "the mean score stayed at 100.0 %" in check.sentence
+        assert "pooled" not in check.details

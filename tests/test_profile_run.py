@@ -19,7 +19,7 @@ from workbench.load_table import COLUMNS
 from workbench.profile import _WARM_PROMPT, _WARM_TOKENS
 from workbench.profile_spec import ProfileSpec
 from workbench.quiet import Limits as QuietLimits
-from workbench.records import Profile
+from workbench.records import Gate, Profile
 from workbench.spec import ServeSpec
 from workbench.store import read_record
 from workbench.workload_spec import Workload
@@ -282,3 +282,31 @@ def test_a_load_too_short_for_its_concurrency_is_said(workbench: Call, project: 
     assert "workload 'short': of 4 requests 99% in time means all of them" in said
     assert "4 requests at a rate do not show whether the queue grows (50 are the least)" in said
     assert "workload 'short': 4 requests at concurrency 4 are all begin and end" in said
+
+
+def test_what_the_recipe_no_longer_asks_for_is_no_evidence(workbench: Call, project: Path) -> None:
+    profiled(project, workloads=[{"name": "short", "prompt_tokens": 16, "output_tokens": 8}])
+    (project / "policy.yaml").write_text(
+        "schema: workbench.policy/1\nname: p\n"
+        "quality: [{suite: sentiment, margin: 0.2, min_n: 20}]\n"
+        "size: [{metric: peak_memory_bytes, max_value: 1.0e+12}]\n"
+        "objective: fastest\n"
+    )
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "seal" in (project / "results/smoke/report.html").read_text()
+    # Served otherwise since, and not profiled: the profile that lies there is of another server.
+    edit_recipe(
+        project,
+        lambda r: (r.pop("profile"), r.pop("calibration"), r["serve"].update(max_model_len=768)),
+    )
+    said = workbench("validate", "recipe.yaml")
+    assert "the policy limits peak_memory_bytes, which a profile measures" in said.stdout
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode == 11, done.stdout + done.stderr
+    gate = read_record(project / "results/smoke/gate.json", Gate)
+    assert "missing: good was not profiled" in gate.variants[0].reason
+    (project / "results/smoke/variants/good/profile.json").stat()  # it does lie there
+    page = (project / "results/smoke/report.html").read_text()
+    assert "seal" not in page and "output tokens/s" not in page
+    assert package.loads(project / "results/smoke").empty

@@ -109,8 +109,8 @@ def test_speed_needs_requests_and_a_lane(size: tuple[SizeCheck, ...]) -> None:
     assert not out_of_reach(loaded(checks), FACTS)
     (few,) = out_of_reach(loaded(checks, requests=4), FACTS)
     assert few == (
-        "ttft_ms_p50 short x8 can be INCONCLUSIVE at best: a check of speed takes 8 requests, and "
-        "4 are measured: it takes 'requests: 8'"
+        "ttft_ms_p50 short x8 ratio can be INCONCLUSIVE at best: a check of speed takes 8 "
+        "requests, and 4 are measured: it takes 'requests: 8'"
     )
     (twin,) = out_of_reach(loaded(checks, serve_as="twin"), FACTS)
     assert "emulated lane: w can be INCONCLUSIVE at best" in twin

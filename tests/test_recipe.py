@@ -109,6 +109,9 @@ def test_digest_follows_recipe_and_policy_not_layout(project: Path) -> None:
         ("method: fp8", "method: fp8, ignore: lm_head", 6, "write a list: [a, b]"),
         ("group_size: 64", 'bits: "4"', 7, "write it without quotes"),
         ("group_size: 64", "dampening: 3", 7, "use less than 1.0"),
+        ("group_size: 64", "dampening: 1e-2", 7, "write a number as 0.01, 10 or 1.0e-2"),
+        ("policy: policy.yaml", "policy: [a]", 11, "write one text"),
+        ("policy: policy.yaml", "policy:", 11, "write a text behind it"),
         ("group_size: 64", "symmetric: 1", 7, "write true or false"),
         ("method: fp8", "method: fp8, repeat: 3", 6, "write a mapping: {key: value}"),
         (

@@ -221,7 +221,11 @@ def test_a_machine_that_was_not_quiet_makes_no_pass() -> None:
     noisy = with_loads(simple(*GOOD), load(quiet=Quiet(reasons=("7.0% of CPU time was stolen",))))
     check = checked(noisy)
     assert check.status == "INCONCLUSIVE"
-    assert "the machine was not quiet: 7.0% of CPU time was stolen" in check.sentence
+    said = "the machine was not quiet: fp8: 7.0% of CPU time was stolen"
+    assert said in check.sentence and "baseline: 7.0% of CPU time was stolen" in check.sentence
+    assert check.details["matter"] == f"{said}, and 1 more"
+    verdict = decide(policy(TTFT), noisy, policy_digest="p", id_="g").variants[0]
+    assert f"ttft_ms_p50 short x8 ratio ({said}, and 1 more)" in verdict.reason
     # Another load was not quiet: that says nothing of this one.
     other = with_loads(
         simple(*GOOD), load(), load(concurrency=1, quiet=Quiet(reasons=("7.0% was stolen",)))

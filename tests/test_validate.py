@@ -67,7 +67,7 @@ def test_policy_checks_what_is_not_measured(workbench: Call, project: Path) -> N
         ),
     )
     message = refused(workbench)
-    assert "concurrency 1" in message and "short@2" in message
+    assert "concurrency 1" in message and "short with concurrency: 2" in message
 
 
 def own_suites(project: Path) -> Path:
@@ -402,3 +402,23 @@ def test_home_of_nobody(workbench: Call, project: Path) -> None:
     assert "there is no calibration source" in refused(workbench)
     edit_recipe(project, lambda r: r["model"].update(path="~nobody-here/x"))
     assert "is not there" in refused(workbench)
+
+
+def test_another_recipe_of_the_same_name_is_said_to_replace_the_run(
+    workbench: Call, project: Path
+) -> None:
+    assert workbench("run", "recipe.yaml", "--only", "calibrate").returncode == 0
+    text = (project / "recipe.yaml").read_text()
+    (project / "other.yaml").write_text(text.replace("seed: 7", "seed: 8"))
+    said = " ".join(workbench("validate", "other.yaml").stdout.split())
+    assert f"run 'smoke' was made of the recipe {project}/recipe.yaml: its verdict will be" in said
+    assert "was made of" not in workbench("validate", "other.yaml", "--run", "b").stdout
+    assert "was made of" not in workbench("validate", "recipe.yaml").stdout
+    (project / "recipe.yaml").unlink()  # it was moved
+    assert "was made of" not in workbench("validate", "other.yaml").stdout
+
+
+def test_a_place_where_nothing_can_be_written_is_not_called_full(workbench: Call) -> None:
+    done = workbench("validate", "recipe.yaml", "--results", "/proc/there")
+    assert done.returncode == 3 and "nothing can be written here" in done.stderr
+    assert "/proc/there" in done.stderr and "free some space" not in done.stderr

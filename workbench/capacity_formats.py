@@ -71,7 +71,7 @@ def asked(model: Model, formats: Sequence[str]) -> tuple[str, ...]:
     Raises:
         RecipeError: a name is unknown, or the checkpoint is quantized already.
     """
-    known = [*FORMATS, *(kind.lower() for kind in TYPES)]
+    known = list(dict.fromkeys([*FORMATS, *(kind.lower() for kind in TYPES)]))
     for name in formats:
         if name not in known:
             raise RecipeError(

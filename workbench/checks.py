@@ -110,7 +110,8 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         part = check.margin_relative or 0.0
         details["margin_relative"] = part
         margin, loss = _relative(paired, figures, part)
-        share = f" ({100 * part:.4g} % of what {reference_name(variant)} scores)"
+        share = f" ({100 * part:.4g} % of what {reference_name(variant)} scores"
+        share += ", whose uncertainty is in the interval)"
     if margin > 0:
         p = [counts.beyond(margin) for counts in figures.counts]
         details["p_beyond_margin"] = max(
@@ -172,7 +173,11 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         )
     alone = items.unpadded(variance, n)
     needed = items.needed(loss.estimate, alone, margin, check.confidence)
+    hardly = HARDLY
     if needed and (needed - n > MOST_MORE or needed > MOST_TIMES * n):
+        # As far from the margin as that, the loss is not to blame: samples or clusters are few.
+        if abs(loss.estimate - margin) >= margin / 2:
+            hardly = f"it would take far more {_asked(paired)} to settle it"
         needed = None
     details["items_needed"] = needed
     details["settles_as"] = ("FAIL" if loss.estimate > margin else "PASS") if needed else None
@@ -180,8 +185,10 @@ def quality(check: QualityCheck, evidence: Evidence, variant: VariantEvidence) -
         f"about {items.said(needed, n)} items would settle it as {details['settles_as']} in four "
         f"of five cases, if the true loss is the one seen{limited(details, n)}"
         if needed
-        else HARDLY
+        else hardly
     )
+    if not needed:
+        details["hardly"] = hardly
     return answer(
         "INCONCLUSIVE",
         # Two one-sided limits: "between them" is true less often than each of them.
@@ -229,6 +236,11 @@ def samples_of(variant: VariantEvidence, suite: str) -> int | None:
     """How many samples a suite has, asked of the variant or not; None where nothing says it."""
     results = variant.evaluation.suites if variant.evaluation else ()
     return next((r.samples for r in results if r.suite == suite), None)
+
+
+def _asked(paired: Paired) -> str:
+    count = paired.cluster_count
+    return f"clusters of samples (there are {count})" if count else "samples"
 
 
 def limited(details: Mapping[str, Any], n: int) -> str:

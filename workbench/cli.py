@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -310,12 +312,23 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _called() -> Any:
+    try:
+        return app(standalone_mode=False)
+    except RuntimeError as error:
+        # As Path.resolve() says it before Python 3.13; any other one is a bug.
+        loop = re.fullmatch(r"Symlink loop from '(.*)'", str(error))
+        if loop is None:
+            raise
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), loop[1]) from None
+
+
 def main() -> None:
     """Entry point: run the command, turn errors of ours into a message and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     streams.mend()
     try:
-        code = app(standalone_mode=False)
+        code = _called()
     except WorkbenchError as error:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo(str(error), err=True)

@@ -85,14 +85,24 @@ def gate(
     from workbench import steps
     from workbench.asked import HINT
     from workbench.collect import changed_suites
-    from workbench.context import open_run
-    from workbench.errors import RecipeError
+    from workbench.context import Context, find_run
+    from workbench.errors import RecipeError, UserError, name_file
     from workbench.gate import UNFINISHED
-    from workbench.recipe import changed_since
+    from workbench.recipe import changed_since, load_lock
     from workbench.streams import console as _console
 
-    context = open_run(run, results)
-    if policy is not None or what_if:
+    found = find_run(run, results)
+    own = policy is None and not what_if
+    try:
+        context = Context(load_lock(found.recipe_lock), found)
+    except (UserError, OSError) as error:
+        name_file(error, found.recipe_lock)
+        # As of records that cannot be believed: the former verdict is of nothing that is there.
+        if own and output is None:
+            with found.lock():
+                found.withdraw()
+        raise
+    if not own:
         _what_if(context, policy, what_if or [], output)
     if output is not None:
         raise RecipeError(

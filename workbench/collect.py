@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from workbench.asked import may_score_again
+from workbench.base import BASELINE
 from workbench.columns import StoredRows
 from workbench.context import Context
 from workbench.digest import content_id
@@ -40,6 +41,8 @@ from workbench.suites import Suite, find_suite, load_suite
 from workbench.variants import AnyVariant
 
 R = TypeVar("R", bound=Record)
+#: Says what the baseline is. It is a manifest like any other, and no step writes it.
+_GIVEN = f"quantize:{BASELINE}"
 
 
 def collect(context: Context) -> Evidence:
@@ -63,11 +66,12 @@ def collect(context: Context) -> Evidence:
     todo = dict.fromkeys(step.name for step in plan.steps if step.kind != "gate")
 
     def read(path: Path, cls: type[R], step: str) -> R | None:
-        # A record from before the recipe, a suite or the weights changed is no evidence.
+        # A record from before the recipe, a suite or the weights changed is no evidence, and none
+        # is one of a step that the recipe no longer asks for. The baseline is made by no step.
         record = read_marked(path, cls) if path.is_file() else None
-        if record is None or step not in ids:
+        if record is None or step == _GIVEN:
             return record
-        if getattr(record, "id", None) != ids[step]:
+        if getattr(record, "id", None) != ids.get(step):
             return None
         todo.pop(step, None)
         return record
@@ -125,7 +129,11 @@ def collect(context: Context) -> Evidence:
             reference=recipe.reference(variant),
             repeat_rows=rows_of(name, evaluation.repeat) if evaluation else {},
             divergence=divergence_of(name, evaluation),
-            stale=tuple(kind for kind, record in found.items() if there[kind] and record is None),
+            stale=tuple(
+                kind
+                for kind, record in found.items()
+                if there[kind] and record is None and f"{kind}:{name}" in ids
+            ),
         )
 
     baseline, *references = map(of, recipe.references)
@@ -282,8 +290,14 @@ def write_aside(context: Context, record: Gate, evidence: Evidence, folder: Path
         StoreError: it is in the results folder, or holds a verdict that is no what-if.
     """
     refuse_folder(context, folder)
-    write_atomic(folder / "gate.json", dump_record(record))
-    write_report(context, record, evidence, folder / "report.html")
+    page, gate = folder / "report.html", folder / "gate.json"
+    page.unlink(missing_ok=True)  # of the verdict before
+    write_atomic(gate, dump_record(record))
+    try:
+        write_report(context, record, evidence, page)
+    except BaseException:
+        gate.unlink(missing_ok=True)  # a verdict has its report
+        raise
 
 
 def refuse_folder(context: Context, folder: Path) -> None:
@@ -293,6 +307,12 @@ def refuse_folder(context: Context, folder: Path) -> None:
         StoreError: it is in the results folder, or holds such a verdict.
     """
     root, gate = context.run.results.root, folder / "gate.json"
+    if folder == Path():
+        raise StoreError(
+            "this is the working folder, or an empty name (a variable of the shell may not be set)",
+            where=f"--output {folder}",
+            fix="name a folder of its own",
+        )
     if folder.resolve().is_relative_to(root):
         raise StoreError(
             "the results folder holds the verdicts of runs, and this is none",
@@ -302,6 +322,12 @@ def refuse_folder(context: Context, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise StoreError("this is a file", where=f"--output {folder}", fix="name a folder")
     there = read_record(gate, Gate) if gate.exists() else None
+    if there is None and (folder / "report.html").exists():
+        raise StoreError(
+            "the folder holds a report.html, and no verdict that it could be of",
+            where=f"--output {folder}",
+            fix="name another folder",
+        )
     if there and not there.what_if and not there.compared_with:
         raise StoreError(
             f"the folder holds the verdict of run '{there.run}'",
@@ -314,14 +340,21 @@ def write_report(
     context: Context, record: Gate, evidence: Evidence, path: Path | None = None
 ) -> None:
     """Render `report.html`, the run's own unless a path is given."""
-    sealed = context.run.calibration
     page = render(
         record,
         evidence,
-        calibration=read_marked(sealed, Calibration) if sealed.is_file() else None,
+        calibration=_calibration(context),
         questions=questions(context, evidence),
     )
     write_atomic(path or context.run.report, page.encode("utf-8", "backslashreplace"))
+
+
+def _calibration(context: Context) -> Calibration | None:
+    """The set the recipe asks for; None where it asks for none, or for another than is there."""
+    sealed = context.run.calibration
+    wanted = [s.id for s in read_record(context.run.plan, Plan).steps if s.name == "calibrate"]
+    record = read_marked(sealed, Calibration) if sealed.is_file() and wanted else None
+    return record if record and [record.id] == wanted else None
 
 
 def questions(context: Context, evidence: Evidence) -> dict[str, dict[str, tuple[str, str]]]:

@@ -63,9 +63,8 @@ def problem(
         message += f", not {shown(given)}"
     if not loc:
         line = _line_of(message, node) or line
-    fix = _short_form(detail, cls, loc) or _fix(kind, context) + _percent(
-        kind, context, keys, detail["input"]
-    )
+    fix = _short_form(detail, cls, loc) or _of_another_kind(kind, detail["input"])
+    fix = fix or _fix(kind, context) + _percent(kind, context, keys, detail["input"])
     return (f"'{key}': {message}" if key else message), line, fix
 
 
@@ -135,6 +134,18 @@ _FIXES = {
     "string_too_short": "write something between the quotes, or remove it",
     "string_pattern_mismatch": "use letters, digits, '.', '_' and '-', at most 64, no '.' first",
 }
+
+
+def _of_another_kind(kind: str, given: Any) -> str:
+    """Where quotes are not what is the matter."""
+    if kind == "string_type" and isinstance(given, list | tuple | dict):
+        return "write one text"
+    if kind == "string_type" and given is None:
+        return "write a text behind it"
+    if kind in ("float_type", "int_type") and isinstance(given, str):
+        # YAML 1.1 reads 1e-2 as a text: it wants the point.
+        return "write a number as 0.01, 10 or 1.0e-2, without quotes or a unit"
+    return ""
 
 
 def _fix(kind: str, context: dict[str, Any]) -> str:

@@ -356,13 +356,18 @@ def open_run(run: str = "", results: Path | None = None) -> Context:
     Raises:
         StoreError: there is no such run.
     """
+    found = find_run(run, results)
+    return Context(load_lock(found.recipe_lock), found)
+
+
+def find_run(run: str = "", results: Path | None = None) -> Run:
+    """The folder of a run that exists; arguments and errors as of `open_run`."""
     if "/" in run:
         folder = Path(run).resolve()
         store, name = Results(folder.parent), folder.name
     else:
         store, name = Results(results or find_project(Path.cwd()) / "results"), run
-    existing = store.existing_run(name)
-    return Context(load_lock(existing.recipe_lock), existing)
+    return store.existing_run(name)
 
 
 def opened(run: str | Path | Context = "") -> Context:

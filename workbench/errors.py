@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 from workbench.words import MOST_SAID, plain, shortened
@@ -132,3 +133,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         match = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.6)
         match = [folded[name] for name in match]
     return f"did you mean '{match[0]}'? " if match else ""
+
+
+def name_file(error: Exception, path: Path) -> None:
+    """Name the file of a system's error that names none, as a failed read does."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)

@@ -93,7 +93,7 @@ class SuiteResult(Record):
     samples: int | None = Field(
         None, description="that the suite has; `evaluate.limit` may have asked fewer. None: unknown"
     )
-    repeats: int = 1
+    repeats: int = Field(1, ge=1)
     failed: int
     score: float | None
     flagged: dict[str, int] = Field({}, description="flag -> rows that have it")

@@ -336,9 +336,10 @@ def _side_of(
         return Refusal("MISSING", f"{name} has {len(rows)} rows of {result.n} samples")
     columns = columns_of(rows)
     # Of a pooled metric every row's counts are looked at, too.
-    sound = columns.sound(result.repeats) and result.metric not in POOLED
+    pooled = result.metric in POOLED
+    sound = columns.sound(result.repeats) and not pooled
     refusal = None if sound else _unsound(name, result, rows, scored)
-    return refusal or Side(columns, rows)
+    return refusal or Side(columns, rows, pooled=pooled)
 
 
 def _unsound(

@@ -326,12 +326,35 @@ def _matter(check: Check) -> str:
         if check.kind == "quality":
             value, limit = checking.points(check.value), checking.points(check.limit)
             return f"lost {value} points, {limit} accepted"
-        return f"{check.value:.3g}, {check.limit:.3g} accepted"
+        return f"{_measured(check, check.value)}, {_limit(check, check.limit)} accepted"
     if check.kind == "quality" and check.status == "INCONCLUSIVE" and check.n is not None:
         return _unsettled(check, check.n)
-    said = check.sentence.removeprefix(f"{check.name}: ").rstrip(".")
+    if matter := check.details.get("matter"):
+        return str(matter)
+    said = _said(check)
     why = said if check.status == "INCONCLUSIVE" else f"{check.status.lower()}: {said}"
     return why if len(why) <= _LONGEST else f"{why[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _measured(check: Check, value: float) -> str:
+    """A figure that is too large or too small, with its unit where it is one of a profile's."""
+    if check.kind != "performance":
+        return f"{value:.3g}"
+    metric = check.details["metric"]
+    if check.details["relative"]:
+        return f"{value:.3g} times its reference's"
+    if metric == "goodput":
+        return f"{100 * value:.3g} % of requests"
+    return f"{value:.3g} {'ms' if '_ms_' in metric else 'output tokens/s'}"
+
+
+def _limit(check: Check, limit: float) -> str:
+    goodput = check.kind == "performance" and check.details["metric"] == "goodput"
+    return f"{100 * limit:.3g} %" if goodput else f"{limit:.3g}"
+
+
+def _said(check: Check) -> str:
+    return check.sentence.removeprefix(f"{check.name}: ").rstrip(".")
 
 
 def _unsettled(check: Check, n: int) -> str:
@@ -339,13 +362,13 @@ def _unsettled(check: Check, n: int) -> str:
     if n < details["min_n"]:
         return f"{n} samples, {details['min_n']} wanted{only}"
     if "items_needed" not in details:
-        return f"the baseline scores {checking.points(details['baseline_score'])} % to begin with"
+        return _said(check)
     if needed := details["items_needed"]:
         return (
             f"about {items.said(needed, n)} items instead of {n} would probably settle it as "
             f"{details['settles_as']}{only}"
         )
-    return checking.HARDLY
+    return str(details["hardly"])
 
 
 def _names(checks: Iterable[Check]) -> str:

@@ -31,7 +31,7 @@ from workbench.load_intervals import percentile_figure
 from workbench.load_records import LoadSummary, Quiet
 from workbench.measured_when import apart, span
 from workbench.paired import first_difference
-from workbench.quiet import believed
+from workbench.quiet import believed, briefly, of_side
 from workbench.records import Check, CheckStatus, LoadPoint, Profile
 from workbench.repeat_interval import repeat_interval
 from workbench.spec import PerformanceCheck, SizeCheck
@@ -44,8 +44,9 @@ Load = tuple[str, int]
 
 
 def performance_name(check: PerformanceCheck) -> str:
-    """What a check of one figure of the profile is called."""
-    return f"{check.metric} {check.workload} x{check.concurrency}"
+    """What a check of one figure of the profile is called: a ratio is not the target beside it."""
+    relative = check.max_ratio is not None or check.min_ratio is not None
+    return f"{check.metric} {check.workload} x{check.concurrency}{' ratio' * relative}"
 
 
 def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvidence) -> Check:
@@ -118,7 +119,8 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
         # As of a loss: an upper limit on the margin is within it, a lower one is not beyond it.
         if limits[0] <= limit < limits[1] if lower_is_better else limits[0] < limit <= limits[1]:
             claim = "INCONCLUSIVE"
-            said += ", so the limit is neither kept nor broken: more repeats would settle it"
+            said += f", so {limit:.4g} is neither kept nor broken: more repeats would settle it"
+            details["matter"] = f"{limit:.4g} lies between {limits[0]:.3g} and {limits[1]:.3g}"
         if not relative and check.metric.endswith("_p95") and claim == "PASS":
             # In a ratio both sides are too low alike; alone, a p95 of few requests is just too low.
             pooled, doubt = percentile_figure(loads[0], check.metric)
@@ -126,7 +128,11 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
                 doubt = f"by its requests it may be {pooled.high:.4g}"
             if doubt:
                 claim, said = "INCONCLUSIVE", f"{said}, but {doubt}"
-    status, noise = believed(claim, *(load.quiet for load in loads))
+                details["matter"] = doubt
+    quiets = [(side.variant, load.quiet) for side in sides for load in _loads(side, check)]
+    status, noise = believed(claim, *(of_side(*one) if relative else one[1] for one in quiets))
+    if status != claim:
+        details["matter"] = briefly(noise)
     runs = min((load.repeats for load in loads), default=1)
     of = "a single run" if runs == 1 else f"{runs} runs with a total"
     return answer(

@@ -76,11 +76,15 @@ class Side:
     Args:
         columns: of the rows.
         rows: in any order.
+        pooled: the suite's metric is made of counts that each row has.
     """
 
-    def __init__(self, columns: Columns, rows: Sequence[SampleRow]) -> None:
+    def __init__(
+        self, columns: Columns, rows: Sequence[SampleRow], *, pooled: bool = False
+    ) -> None:
         self.columns = columns
         self.rows = rows
+        self.pooled = pooled
 
     def __len__(self) -> int:
         return len(self.columns) if self.columns.starts is None else len(self.columns.starts)

@@ -55,7 +55,7 @@ def refuse_unknown(policy: Policy, recipe: Recipe, file: Path) -> None:
     known = list(dict.fromkeys(workload for workload, _ in loads))
     for where, what, workload, name in _loads(policy):
         if (workload, name) not in loads:
-            have = ", ".join(f"{w}@{load.removeprefix('x')}" for w, load in loads) or "nothing"
+            have = ", ".join(f"{w} with {_as_written(load)}" for w, load in loads) or "nothing"
             under = f"at concurrency {name[1:]}" if name[1:].isdigit() else f"under '{name}'"
             raise RecipeError(
                 f"the policy checks {what} of workload '{workload}' {under}, which the recipe does "
@@ -80,6 +80,11 @@ def refuse_unknown(policy: Policy, recipe: Recipe, file: Path) -> None:
             where=spot(file, "tripwires"),
             fix="add 'divergence: {}' to 'evaluate', or take the tripwires out",
         )
+
+
+def _as_written(load: str) -> str:
+    level = load.removeprefix("x")
+    return f"concurrency: {level}" if level.isdigit() else f"arrivals: '{load}'"
 
 
 def _loads(policy: Policy) -> Iterator[tuple[str, str, str, str]]:
@@ -110,6 +115,12 @@ def policy_findings(context: Context) -> list[Finding]:
         f"the recipe's {recipe.evaluate.cadence}): its check can only be MISSING"
         for check in policy.quality
         if check.suite in context.facts.left_out
+    ]
+    said += [
+        f"the policy limits {check.metric}, which a profile measures, and the recipe has no "
+        "'profile': its check can only be MISSING"
+        for check in policy.size
+        if check.metric != "weight_bytes" and recipe.profile is None
     ]
     gated = [tier for tier in policy.tiers if tier != "advisory"]
     if not gated:

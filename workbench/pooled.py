@@ -216,7 +216,8 @@ def _is_count(value: Any) -> bool:
 def _counts(side: Side) -> Floats | None:
     import numpy as np
 
-    if not len(side) or not side.columns.counted:
+    # A scorer of the user's own may write what it likes under that name.
+    if not len(side) or not side.pooled or not side.columns.counted:
         return None
     # A sample that was asked several times is one, with all its answers counted.
     return np.array(

@@ -8,6 +8,7 @@ its usual work under full load and is not marked; thermal slowdown and a power b
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -138,6 +139,17 @@ def quietness(
             "limit): it hardly keeps up, so latencies are its own"
         )
     return Quiet(reasons=tuple(reasons), unknown=tuple(unknown))
+
+
+def of_side(side: str, found: Quiet) -> Quiet:
+    """The same, where a check rests on several sides: each reason says whose it is."""
+    return found.model_copy(update={"reasons": tuple(f"{side}: {r}" for r in found.reasons)})
+
+
+def briefly(said: str) -> str:
+    """The first reason of what `believed` says, without its figures' limits, and how many more."""
+    first, *more = re.sub(r" \([^()]*\)", "", said).split("; ")
+    return first + (f", and {len(more)} more" if more else "")
 
 
 def believed(status: CheckStatus, *runs: Quiet) -> tuple[CheckStatus, str]:

@@ -27,7 +27,7 @@ from workbench.load_records import LoadSummary
 from workbench.load_requests import AT_ONCE
 from workbench.measured_checks import MIN_REQUESTS, profiles
 from workbench.policy_spec import GoodputCheck, LatencyTarget
-from workbench.quiet import believed
+from workbench.quiet import believed, briefly
 from workbench.records import Check, CheckStatus
 
 _ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
@@ -35,7 +35,7 @@ _ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 
 def latency(check: LatencyTarget, evidence: Evidence, variant: VariantEvidence) -> Check:
     """One percentile of one latency, against an absolute target."""
-    answer = _answers(check, check.max_value)
+    details, answer = _answers(check, check.max_value)
     load = _load(check, evidence, variant)
     if isinstance(load, Refusal):
         return answer(load.status, load.sentence)
@@ -67,9 +67,13 @@ def latency(check: LatencyTarget, evidence: Evidence, variant: VariantEvidence) 
         status = "PASS"
     elif figure.low > check.max_value:
         status = "FAIL"
-    status, noise = believed(status, load.quiet)
-    if status == "PASS" and (doubt := _doubt(load, check.metric)):
-        status, noise = "INCONCLUSIVE", f"but {doubt}"
+    else:
+        said += (
+            f"; so {check.max_value:.4g} is neither kept nor broken: more requests would settle it"
+        )
+        between = f"between {figure.low:.4g} and {figure.high:.4g} ms"
+        details["matter"] = f"{check.max_value:.4g} lies {between}"
+    status, noise = _trusted(status, load, details, check.metric)
     return answer(status, said + (f"; {noise}" if noise else ""), **values)
 
 
@@ -79,7 +83,7 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
     Its limits are the exact ones of a proportion, or those of three repeats or more where these are
     wider: requests that wait for one another are not independent, which shows between repeats.
     """
-    answer = _answers(check, check.min_share)
+    details, answer = _answers(check, check.min_share)
     load = _load(check, evidence, variant)
     if isinstance(load, Refusal):
         return answer(load.status, load.sentence)
@@ -98,20 +102,21 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
         return answer("INCONCLUSIVE", f"{count} of {n} requests, and {OLDER}", value=count / n, n=n)
     low, high = share_limits(load.good.by_repeat or ((count, n),), check.confidence)
     sure = f"with {100 * check.confidence:.4g} % confidence"
+    least, open_ = f"{100 * check.min_share:.4g}", ""
     status: CheckStatus = "INCONCLUSIVE"
     found = f"the share is at least {100 * low:.4g} and at most {100 * high:.4g} %, each {sure}"
     if low >= check.min_share:
         status, found = "PASS", f"{sure} the share is at least {100 * low:.4g} %"
     elif high < check.min_share:
         status, found = "FAIL", f"{sure} the share is at most {100 * high:.4g} %"
-    status, noise = believed(status, load.quiet)
-    if status == "PASS" and (doubt := _doubt(load)):
-        status, noise = "INCONCLUSIVE", f"but {doubt}"
+    else:
+        open_ = f", so {least} is neither reached nor missed: more requests would settle it"
+        details["matter"] = f"{least} lies between {100 * low:.4g} and {100 * high:.4g} %"
+    status, noise = _trusted(status, load, details)
     return answer(
         status,
         f"{count} of {n} requests within {said_targets(load.targets)} in {_runs(load)}; "
-        f"{found}, where at least {100 * check.min_share:.4g} is accepted"
-        + (f"; {noise}" if noise else ""),
+        f"{found}, where at least {least} is accepted{open_}" + (f"; {noise}" if noise else ""),
         value=count / n,
         low=low,
         high=high,
@@ -119,8 +124,23 @@ def goodput(check: GoodputCheck, evidence: Evidence, variant: VariantEvidence) -
     )
 
 
-def _answers(check: LatencyTarget | GoodputCheck, limit: float) -> Callable[..., Check]:
-    details = {"workload": check.workload, "load": check.load, "relative": False}
+def _trusted(
+    status: CheckStatus, load: LoadSummary, details: dict[str, Any], metric: str = ""
+) -> tuple[CheckStatus, str]:
+    """What the figures show of a load, if it is to be believed; and why not, in words."""
+    found, noise = believed(status, load.quiet)
+    if found != status:
+        details["matter"] = briefly(noise)
+    if found == "PASS" and (doubt := _doubt(load, metric)):
+        details["matter"] = doubt
+        return "INCONCLUSIVE", f"but {doubt}"
+    return found, noise
+
+
+def _answers(
+    check: LatencyTarget | GoodputCheck, limit: float
+) -> tuple[dict[str, Any], Callable[..., Check]]:
+    details: dict[str, Any] = {"workload": check.workload, "load": check.load, "relative": False}
     details["metric"] = check.metric if isinstance(check, LatencyTarget) else "goodput"
 
     def answer(status: CheckStatus, sentence: str, **values: Any) -> Check:
@@ -135,7 +155,7 @@ def _answers(check: LatencyTarget | GoodputCheck, limit: float) -> Callable[...,
             **values,
         )
 
-    return answer
+    return details, answer
 
 
 def _load(

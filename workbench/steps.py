@@ -25,7 +25,7 @@ from workbench.contamination import refuse
 from workbench.context import Context
 from workbench.display import in_notebook
 from workbench.divergence_step import publish as publish_divergence
-from workbench.errors import CalibrationError, StoreError, UserError, WorkbenchError
+from workbench.errors import CalibrationError, StoreError, UserError, WorkbenchError, name_file
 from workbench.evaluating import evaluate_variant, throw_away
 from workbench.integrity import flaw
 from workbench.plan import RECORDS, StepSpec, calibrate_step
@@ -339,8 +339,9 @@ def gate(context: Context, *, date: str = "") -> Gate:
     try:
         evidence = collect(context)
         record = decided(context, evidence, day)
-    except UserError:
+    except (UserError, OSError) as error:
         context.run.withdraw()
+        name_file(error, context.run.path)
         raise
     data, there = dump_record(record), context.run.gate
     if there.is_file() and there.read_bytes() != data:

@@ -5,6 +5,7 @@ What cannot work is raised as an error; what will work but may surprise comes ba
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from workbench.calibration import draw
 from workbench.checkpoint import is_linear, read_config, read_tensors
 from workbench.contamination import compare, described, refuse
 from workbench.context import Context
-from workbench.errors import DiskFull, RecipeError
+from workbench.errors import DiskFull, MachineError, RecipeError
 from workbench.layer_patterns import refuse_endless
 from workbench.lmeval import check as check_lm_eval
 from workbench.load_findings import load_findings
@@ -69,7 +70,7 @@ def validate(context: Context) -> list[Finding]:
 
 
 def _run(context: Context) -> list[Finding]:
-    """Another model's run of the same name is about to be replaced."""
+    """A run of the same name, of another model or another recipe, is about to be replaced."""
     lock = context.run.recipe_lock
     if not lock.is_file():
         return []
@@ -77,12 +78,13 @@ def _run(context: Context) -> list[Finding]:
         before = load_lock(lock)
     except RecipeError:
         return []  # written by another version; it is about to be written again
-    if before.model_path == context.loaded.model_path:
+    if before.model_path != context.loaded.model_path:
+        what = f"was about {before.model_path or before.recipe.model.hub}"
+    elif before.source != context.loaded.source and before.source.exists():  # or it was moved
+        what = f"was made of the recipe {before.source}"
+    else:
         return []
-    text = (
-        f"run '{context.run.name}' was about {before.model_path or before.recipe.model.hub}: its "
-        "verdict will be replaced (--run NAME keeps both)"
-    )
+    text = f"run '{context.run.name}' {what}: its verdict will be replaced (--run NAME keeps both)"
     return [Finding("warn", text)]
 
 
@@ -300,7 +302,13 @@ def _disk(context: Context) -> list[Finding]:
 
 def _room(folder: Path, need: int, what: str) -> Finding:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
-    free = shutil.disk_usage(existing).free
+    total, _, free = shutil.disk_usage(existing)
+    if not total or not os.access(existing, os.W_OK | os.X_OK):
+        raise MachineError(
+            "nothing can be written here",
+            where=str(folder),
+            fix="name another place: --results for results, WORKBENCH_ENVS for environments",
+        )
     text = f"disk: {what} need about {need / _GIB:.1f} GiB, {free / _GIB:.1f} GiB free"
     if need > free:
         fix = "free some space, or put results or WORKBENCH_ENVS elsewhere"

@@ -83,6 +83,13 @@ def _parse(change: str, policy: Policy) -> _Change:
         raise RecipeError(
             f"{shown(change, 80)} says no value", where=_WHERE, fix=f"known: {_KNOWN}"
         )
+    if "." in key and not suite:
+        raise RecipeError(
+            f"{shown(key, 80)} names no suite before its dot (a variable of the shell may not be "
+            "set)",
+            where=_WHERE,
+            fix=f"write SUITE.{name}, or {name} alone for every suite",
+        )
     if name == _DATE and not suite:
         return _Change("", _DATE, value)
     if name not in _NUMBERS:

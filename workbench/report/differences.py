@@ -51,7 +51,7 @@ def _said(answers: Answers) -> str:
     why = answers.unscored
     parts = [f"no score: {text.plain(why)}" if why else f"score {text.number(answers.score)}"]
     if answers.finish_reasons:
-        parts.append(answers.finish_reasons)
+        parts.append(text.plain(answers.finish_reasons))
     parts += text.flag_words(answers.flags, len(answers.rows))
     if len(answers.rows) > 1:
         parts.append(f"mean of {len(answers.rows)}")

@@ -166,8 +166,10 @@ def _about(evidence: Evidence) -> str:
     evaluations = [v.evaluation for v in evidence.sides if v.evaluation]
     if evaluations:
         served = [e.serving for e in evaluations]
-        engines = " and ".join(dict.fromkeys(f"{s.engine} {s.engine_version}" for s in served))
-        machines = " and ".join(dict.fromkeys(s.hardware for s in served))
+        engines = " and ".join(
+            dict.fromkeys(text.plain(f"{s.engine} {s.engine_version}") for s in served)
+        )
+        machines = " and ".join(dict.fromkeys(text.plain(s.hardware) for s in served))
         parts.append(f"asked under {engines} on {machines}")
         times = sorted(e.finished for e in evaluations if e.finished)
         if times:
