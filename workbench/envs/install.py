@@ -150,10 +150,7 @@ def pip_install(spec: EnvironmentSpec, folder: Path, progress: Progress, held: i
     command = [
         str(interpreter(folder)),
         *("-m", "pip", "install", "--no-input", "--no-user", "--progress-bar", "off"),
-        # Compiling every module of torch and vLLM takes pip half a minute an environment; what is
-        # used is compiled when it is first imported, most of it when the environment is verified.
-        *("--disable-pip-version-check", "--no-compile"),
-        *("--no-deps", "-r", str(spec.requirements)),
+        *("--disable-pip-version-check", "--no-deps", "-r", str(spec.requirements)),
     ]
     variables: Mapping[str, str] = {}
     if spec.build is not None:
