@@ -129,6 +129,8 @@ def test_a_limit_within_the_interval_is_neither_kept_nor_broken(
     assert check.low is not None and check.high is not None and check.value is not None
     assert check.low < check.value < check.high
     assert f"by its repeats {check.low:.3g} to {check.high:.3g}" in check.sentence
+    matter = f"{check.limit:.4g} lies between {check.low:.3g} and {check.high:.3g}"
+    assert check.details.get("matter") == (matter if check.status == "INCONCLUSIVE" else None)
     assert ("more repeats would settle it" in check.sentence) == (status == "INCONCLUSIVE")
     if status != "INCONCLUSIVE":
         assert only(measured(ours[:1], STEADY[:1]), TTFT)[1].status == status

@@ -212,6 +212,10 @@ def test_goodput_is_a_share_of_all_requests_with_exact_limits() -> None:
         assert check.value == 60 / 64 and check.status == "INCONCLUSIVE"
         assert check.low is not None and f"at least {100 * check.low:.4g} and " in check.sentence
         assert "%, each with 95 % confidence, where at least 90" in check.sentence
+        assert "so 90 is neither reached nor missed: more requests" in check.sentence
+        assert check.high is not None
+        between = f"{100 * check.low:.4g} and {100 * check.high:.4g}"
+        assert check.details["matter"] == f"90 lies between {between} %"
         check = goal(found(load(*[DONE] * 40, *[other] * 24)))
         assert check.status == "FAIL" and "at most" in check.sentence
     assert goal(found(load(*[DONE] * 7))).status == "INCONCLUSIVE"
