@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from workbench.envs.build import complete, ensure, interpreter, state, verify
 from workbench.envs.install import EnvironmentSpec, pip_failure
 from workbench.envs.locks import differences, read_lock
 from workbench.errors import DiskFull, EnvironmentFailure, RecipeError
+from workbench.progress import Progress
 from workbench.records import Environment
 from workbench.store import read_record
 
@@ -65,10 +67,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     for key in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONSTRAINT"):
         monkeypatch.delenv(key, raising=False)
 
-    def spec(lock: str, *imports: str, size: int = 1) -> EnvironmentSpec:
-        requirements = tmp_path / "small-cpu.txt"
+    def spec(lock: str, *imports: str, size: int = 1, name: str = "small") -> EnvironmentSpec:
+        requirements = tmp_path / f"{name}-cpu.txt"
         requirements.write_text(lock)
-        return EnvironmentSpec("small", "cpu", "a test", imports, requirements, size)
+        return EnvironmentSpec(name, "cpu", "a test", imports, requirements, size)
 
     return spec
 
@@ -285,6 +287,100 @@ def test_ctrl_c_leaves_no_pip_and_no_complete_environment(make: Make, tmp_path: 
         ensure(spec, root, interrupt)
     assert state(spec, root) == "half-made"
     assert set(guardian.descendants(os.getpid())) <= before
+
+
+# --------------------------------------------------------------------------- several
+
+
+#: A module that imports only where the other of the two is being imported at the same time.
+MEETING = """
+import os, pathlib, time
+here = pathlib.Path(os.environ["MEETING"])
+(here / "{name}").touch()
+for _ in range(1200):
+    if (here / "{other}").exists():
+        break
+    time.sleep(0.05)
+else:
+    raise RuntimeError("nobody came")
+"""
+
+
+@pytest.fixture
+def several(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of small environments: left, right (which wait for each other), broken, plain."""
+    for name, other in (("left", "right"), ("right", "left")):
+        wheel(tmp_path / "wheels", name, "1.0", MEETING.format(name=name, other=other))
+    (tmp_path / "meeting").mkdir()
+    monkeypatch.setenv("MEETING", str(tmp_path / "meeting"))
+    monkeypatch.setenv("WORKBENCH_ENVS", str(tmp_path / "envs"))
+    table = {
+        "left": make("left==1.0\n", "left", name="left"),
+        "right": make("right==1.0\n", "right", name="right"),
+        "broken": make("broken==1.0\n", "broken", name="broken"),
+        "slow": make(SLOW, "slow", name="slow"),
+        "plain": make(BOTH, "beta", name="plain"),
+    }
+    monkeypatch.setattr(envs, "spec", lambda name, target: table[name])
+    return tmp_path / "envs"
+
+
+def test_several_are_made_two_at_a_time(several: Path) -> None:
+    told: dict[str, list[str]] = {}
+    made: list[str] = []
+
+    def listener(name: str) -> Progress:
+        return lambda done, total, what: told.setdefault(name, []).append(what)
+
+    envs.ensure_all(
+        ["left", "right", "plain", "left"], "cpu", listener, lambda name, record: made.append(name)
+    )
+    assert sorted(made) == ["left", "plain", "right"]
+    assert all(complete(envs.spec(name, "cpu"), several) for name in made)
+    for name, words in told.items():
+        assert any(f"importing {name}" in w or "importing beta" in w for w in words)
+        assert not any(other in w for w in words for other in {"left", "right"} - {name})
+
+
+def test_where_one_fails_what_is_begun_is_finished(
+    several: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW", "3")
+    told: list[str] = []
+    made: list[str] = []
+    with pytest.raises(EnvironmentFailure, match=r"'broken' cannot import broken"):
+        envs.ensure_all(
+            ["slow", "broken", "plain"],
+            "cpu",
+            lambda name: lambda done, total, what: told.append(f"{name}: {what}"),
+            lambda name, record: made.append(name),
+        )
+    assert made == ["slow"]
+    assert "slow: broken failed; slow is finished first" in told
+    assert state(envs.spec("plain", "cpu"), several) == "absent"
+
+
+def test_ctrl_c_ends_all_that_are_being_made(several: Path) -> None:
+    before = set(guardian.descendants(os.getpid()))
+
+    interrupted = threading.Event()
+
+    def interrupt(name: str, record: Environment) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    def listener(name: str) -> Progress:
+        def hold(done: float, total: float, what: str) -> None:
+            if name == "slow" and "fetching" in what:  # in the middle of its pip
+                interrupted.wait(300)
+
+        return hold
+
+    with pytest.raises(KeyboardInterrupt):
+        envs.ensure_all(["slow", "plain"], "cpu", listener, interrupt)
+    assert set(guardian.descendants(os.getpid())) <= before
+    assert complete(envs.spec("plain", "cpu"), several) is not None
+    assert state(envs.spec("slow", "cpu"), several) == "half-made"
 
 
 # --------------------------------------------------------------------------- failures

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.display import ProgressLine
+    from workbench.records import Environment
     from workbench.validate import Finding
 
 #: Steps still to do that are named; the rest is counted.
@@ -249,15 +251,19 @@ def env_create(
         list[str] | None, typer.Argument(help="default: all that this machine can use")
     ] = None,
 ) -> None:
-    """Create environments, or finish ones that were cut short."""
+    """Create environments, two at a time, or finish ones that were cut short."""
     from workbench import envs
     from workbench.hardware import detect
 
-    target = detect().target
     console = _console()
-    for name in names or list(envs.DEFAULT):
-        python = _ensure(console, name, target)
-        console.print(f"{name}: ready, {python}", highlight=False, markup=False, soft_wrap=True)
+
+    def ready(name: str, made: Environment) -> None:
+        said = f"{name}: ready, {made.python}"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+    with _progress(console) as progress:
+        lines: dict[str, ProgressLine] = defaultdict(progress.another)
+        envs.ensure_all(names or envs.DEFAULT, detect().target, lines.__getitem__, ready)
 
 
 @env_app.command("list")

@@ -351,11 +351,16 @@ class _Line:
 class ProgressLine:
     """A progress callback outside a run: a bar on a terminal, else a line every ten seconds."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, bar: Progress | None = None) -> None:
         self._console = console
-        self._bar: Progress | None = None
+        self._bar = bar
         self._task: TaskID | None = None
         self._said = 0.0
+        self._last = ""
+
+    def another(self) -> ProgressLine:
+        """One more beside this one, for work that goes on at the same time; ends with this one."""
+        return ProgressLine(self._console, self._bar)
 
     def __enter__(self) -> ProgressLine:
         if self._console.is_terminal:
@@ -380,8 +385,10 @@ class ProgressLine:
             if self._task is None:
                 self._task = self._bar.add_task(what)
             self._bar.update(self._task, completed=done, total=total or None, description=what)
-        elif (now := time.monotonic()) - self._said >= 10 or (total and done >= total):
-            self._said = now
+        elif (now := time.monotonic()) - self._said >= 10 or (
+            total and done >= total and what != self._last
+        ):
+            self._said, self._last = now, what
             count = f" {done:g}/{total:g}" if total else ""
             self._console.print(
                 time.strftime("%H:%M:%S"), f"{what}{count}", highlight=False, markup=False

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +32,7 @@ __all__ = [
     "approximate_bytes",
     "check_buildable",
     "ensure",
+    "ensure_all",
     "is_ready",
     "leftovers",
     "listing",
@@ -233,6 +237,73 @@ def is_ready(name: str, target: Target) -> bool:
 def ensure(name: str, target: Target, progress: Progress = silent) -> Environment:
     """The environment, created on first need. See `workbench.envs.build.ensure`."""
     return build.ensure(spec(name, target), root(), progress)
+
+
+class _Stopped(Exception):
+    """Raised into a creation through its progress: it ends what it started and unwinds."""
+
+
+def ensure_all(
+    wanted: Sequence[str],
+    target: Target,
+    progress_of: Callable[[str], Progress],
+    ready: Callable[[str, Environment], None],
+) -> None:
+    """Several environments, two created at a time: pip computes on one core, and waits in between.
+
+    Where one fails, those begun are finished, for that work is kept, and no other is begun.
+
+    Args:
+        wanted: names, in the order in which they are begun.
+        target: processor they are for.
+        progress_of: the listener of the one with that name; called from a thread of its own.
+        ready: told each one as it is there, from this thread.
+
+    Raises:
+        RecipeError: there is none of one of the names; nothing is created then.
+        EnvironmentFailure: as `ensure`; of several the first that failed.
+        DiskFull: there is no room for one of them.
+    """
+    specs = [spec(name, target) for name in dict.fromkeys(wanted)]
+    begin_none, stop = threading.Event(), threading.Event()
+    begun: set[str] = set()
+
+    def make(one: EnvironmentSpec) -> Environment | None:
+        if begin_none.is_set():
+            return None
+        begun.add(one.name)
+        tell = progress_of(one.name)
+
+        def unless_stopped(done: float, total: float, what: str) -> None:
+            if stop.is_set():
+                raise _Stopped
+            tell(done, total, what)
+
+        try:
+            return build.ensure(one, root(), unless_stopped)
+        except BaseException:
+            begin_none.set()
+            raise
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        futures = {pool.submit(make, one): one.name for one in specs}
+        failures: list[BaseException] = []
+        try:
+            for future in as_completed(futures):
+                if error := future.exception():
+                    failures.append(error)
+                    for other, name in futures.items():
+                        if name in begun and other.running():
+                            what = f"{futures[future]} failed; {name} is finished first"
+                            progress_of(name)(0, 0, what)
+                elif made := future.result():
+                    ready(futures[future], made)
+        except BaseException:  # Ctrl-C above all
+            begin_none.set()
+            stop.set()
+            raise
+    if failures:
+        raise failures[0]
 
 
 def verify(name: str, target: Target, progress: Progress = silent) -> Environment:

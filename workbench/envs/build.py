@@ -192,12 +192,11 @@ def _create(spec: EnvironmentSpec, root: Path, progress: Progress, held: int) ->
 
 def _venv(spec: EnvironmentSpec, folder: Path, progress: Progress, held: int) -> None:
     total = 2 * len(spec.lock().pins)
-    progress(0, total, f"creating a virtual environment for {spec.name}")
     log = folder.parent / f".{folder.name}.venv.log"
     command = [sys.executable, "-m", "venv", str(folder)]
     with Guarded.start(command, env=job_environment(), log=log, keep_open=[held]) as process:
         while (code := process.wait(_POLL_SECONDS)) is None:
-            pass
+            progress(0, total, f"creating a virtual environment for {spec.name}")
     if code != 0:
         raise EnvironmentFailure(
             f"python -m venv failed with exit code {code}: {last_lines(log, 5)}",

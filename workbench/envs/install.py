@@ -187,6 +187,7 @@ class _PipProgress:
         self.installing = False
         self.build = spec.build
         self.building: float | None = None
+        self.last: tuple[float, str] = (0.0, f"{spec.name}: starting pip")
 
     def look(self) -> None:
         with self.log.open("rb") as file:
@@ -199,7 +200,7 @@ class _PipProgress:
             if match := _COLLECTING.match(text):
                 self.collected = min(self.collected + 1, self.pins)
                 what = f"{self.name}: fetching {match[1]}"
-                self.progress(self.collected - 1, 2 * self.pins, what)
+                self._tell(self.collected - 1, what)
             if match := _BUILDING.match(text):
                 self.building = time.monotonic() if match[1] == "started" else None
             self.installing |= text.startswith("Installing collected packages")
@@ -210,13 +211,17 @@ class _PipProgress:
                 f"{self.name}: compiling {self.build.what}, about {self.build.minutes} min on two "
                 f"cores, {spent // 60:.0f}:{spent % 60:02.0f} so far"
             )
-            self.progress(self.pins, 2 * self.pins, what)
+            self._tell(self.pins, what)
         if self.installing:
             done = min(
                 len(list(self.folder.glob("lib/python*/site-packages/*.dist-info"))), self.pins
             )
-            what = f"{self.name}: installing {done}/{self.pins}"
-            self.progress(self.pins + done, 2 * self.pins, what)
+            self._tell(self.pins + done, f"{self.name}: installing {done}/{self.pins}")
+        self._tell(*self.last)  # also where nothing is new: a listener ends a creation by raising
+
+    def _tell(self, done: float, what: str) -> None:
+        self.last = (done, what)
+        self.progress(done, 2 * self.pins, what)
 
 
 def pip_failure(spec: EnvironmentSpec, log: Path, code: int) -> MachineError:
