@@ -223,6 +223,12 @@ def test_what_lm_eval_does_not_log_is_missing_and_said_to_be(finished: Path) -> 
     assert f"Of tasks of lm-eval, {missing}" in (workbench.samples.__doc__ or "")
 
 
+def test_samples_of_what_names_no_run_is_refused() -> None:
+    with pytest.raises(RecipeError, match="3 names no run") as caught:
+        workbench.samples(3)
+    assert "its name, its folder" in caught.value.fix
+
+
 def test_samples_of_what_cannot_be_paired_say_why(project: Path) -> None:
     edit_suite(project, "sentiment", lambda s: s.update(description="another"))
     table = workbench.samples(project / "results" / "smoke")
@@ -312,7 +318,8 @@ def test_the_gate_of_an_unfinished_run_says_what_is_to_do(project: Path) -> None
     said = " ".join(done.stdout.split())
     assert "the run is not finished (evaluate:bad still to do)" in re.sub("[│ ]+", " ", said)
     assert "the run is not finished: evaluate:bad still to do" in said
-    assert f"workbench run {project / 'recipe.yaml'} finishes it" in said
+    assert f"workbench run {project / 'recipe.yaml'} finishes this run" in said
+    assert said.count("the run is not finished: ") == 1
     report = (project / "results/smoke/report.html").read_text()
     assert "the run is not finished: evaluate:bad still to do" in report
 

@@ -117,7 +117,7 @@ def gate(
     hint = f"; {HINT.format(context.run.name)}" if suites and all(suites.values()) else ""
     said = []
     if any(warning.startswith(UNFINISHED) for warning in record.warnings):
-        said.append(f"{UNFINISHED}: {context.command} finishes it")
+        said.append(f"{context.command} finishes this run")  # the verdict's own warning says why
     if changed:
         said.append(f"{changed}; decided as the run was started: {context.command} applies it")
     if suites:

@@ -374,8 +374,15 @@ def opened(run: str | Path | Context = "") -> Context:
     """A run however it is named: opened already, by name or folder, or the last one.
 
     Raises:
+        RecipeError: it is nothing that names a run.
         StoreError: there is no such run.
     """
     if isinstance(run, Context):
         return run
+    if not isinstance(run, str | Path):
+        raise RecipeError(
+            f"{run!r} names no run",
+            where="run",
+            fix="give its name, its folder, an opened run, or nothing for the last one",
+        )
     return open_run(str(run.resolve()) if isinstance(run, Path) else run)
