@@ -251,7 +251,7 @@ def env_create(
         list[str] | None, typer.Argument(help="default: all that this machine can use")
     ] = None,
 ) -> None:
-    """Create environments, two at a time, or finish ones that were cut short."""
+    """Create environments, some side by side, or finish ones that were cut short."""
     from workbench import envs
     from workbench.hardware import detect
 

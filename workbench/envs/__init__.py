@@ -251,7 +251,9 @@ def ensure_all(
 ) -> None:
     """Several environments, two created at a time: pip computes on one core, and waits in between.
 
-    Where one fails, those begun are finished, for that work is kept, and no other is begun.
+    Those with torch follow one another, so that the gigabytes they share are fetched once: a second
+    pip finds them in its cache. The others are made beside them. Where one fails, the one beside it
+    is finished, for that work is kept, and no other is begun.
 
     Args:
         wanted: names, in the order in which they are begun.
@@ -285,8 +287,11 @@ def ensure_all(
             begin_none.set()
             raise
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {pool.submit(make, one): one.name for one in specs}
+    with ThreadPoolExecutor(1) as large, ThreadPoolExecutor(1) as small:
+        futures = {
+            (large if "torch" in one.lock().pins else small).submit(make, one): one.name
+            for one in specs
+        }
         failures: list[BaseException] = []
         try:
             for future in as_completed(futures):
