@@ -420,9 +420,11 @@ def test_an_index_that_cannot_be_reached(
     monkeypatch.delenv("PIP_NO_INDEX")
     # Nobody listens on the discard port.
     monkeypatch.setenv("PIP_INDEX_URL", "http://user:hunter2hunter2@127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")  # pip names what is wrong only where it tries again
     error = failing(make("gamma==1.0\n", "gamma"), tmp_path / "envs")
     assert "gamma==1.0" in error.what
     assert "hunter2" not in str(error)
+    assert error.fix.startswith("check the network")
 
 
 @pytest.mark.parametrize(
@@ -442,6 +444,22 @@ def test_an_index_that_cannot_be_reached(
             EnvironmentFailure,
             "Could not find a version",
             "check the network",
+        ),
+        (
+            "WARNING: Retrying: Connection timed out\n"
+            "ERROR: Could not find a version that satisfies a==1 (from versions: none)\n"
+            "ERROR: No matching distribution found for a==1\n",
+            EnvironmentFailure,
+            "No matching distribution",
+            "check the network",
+        ),
+        (  # it was reached at last, and does not have it
+            "WARNING: Retrying: Connection timed out\n"
+            "ERROR: Could not find a version that satisfies a==1 (from versions: 2, 3)\n"
+            "ERROR: No matching distribution found for a==1\n",
+            EnvironmentFailure,
+            "No matching distribution",
+            "does not have that version",
         ),
         (
             "ERROR: Could not install packages due to an OSError: "

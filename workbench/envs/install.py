@@ -238,13 +238,16 @@ def pip_failure(spec: EnvironmentSpec, log: Path, code: int) -> MachineError:
             "cache), or set WORKBENCH_ENVS to a folder on a larger disk; then run it again",
         )
     fix = "read the log, then run the same command again; what pip downloaded is in its cache"
-    if "No matching distribution" in text:
+    nothing_found = "(from versions: none)" in text
+    # An index that cannot be reached is a warning to pip, and then an index that has nothing.
+    unreached = _NETWORK.search(text) and (nothing_found or "(from versions:" not in text)
+    if "No matching distribution" in text and not unreached:
         fix = (
             "the index your pip is configured for does not have that version for this Python and "
             "processor (the lock was resolved for Python 3.11): see `pip config list`"
             + cpu_torch_hint(spec)
         )
-    elif _NETWORK.search(text):
+    elif unreached:
         fix = (
             "check the network, and the proxy, certificate and index of your pip configuration "
             "(`pip config list`), then run the same command again"
