@@ -34,6 +34,7 @@ def source(tmp_path: Path) -> Path:
         (lambda c: c.update(intermediate_size=512), "mlp.gate_proj.weight' is [256, 128]"),
         (lambda c: c.update(num_key_value_heads=2), "self_attn.k_proj.weight' is [64, 128]"),
         (lambda c: c.update(tie_word_embeddings=False), "there is no 'lm_head.weight'"),
+        (lambda c: c.update(head_dim=0), "head_dim is 0"),
         # transformers ties the output layer of a Llama only where it is told to.
         (lambda c: c.pop("tie_word_embeddings"), "(tie_word_embeddings is missing), and there is"),
     ],
@@ -53,6 +54,8 @@ def test_a_config_of_another_model(source: Path, edit: Edit, says: str) -> None:
             lambda t: t.update({"model.layers.1.mlp.up_proj.weight": bf16(RNG, 255, HIDDEN)}),
             "'model.layers.1.mlp.up_proj.weight' is [255, 128], and by config.json it must be",
         ),
+        (lambda t: t.pop("model.embed_tokens.weight"), "no tensor of the embeddings"),
+        (lambda t: t.pop("model.norm.weight"), "no tensor of the final norm"),
         (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), "'mlp.up_proj.weight' of layer 1"),
         (
             lambda t: t.update({"lm_head.weight": bf16(RNG, VOCAB, HIDDEN)}),

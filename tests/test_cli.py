@@ -27,6 +27,9 @@ def test_version_and_help(workbench: Call) -> None:
         (["report", "nope"], "no run"),
         (["run", "recipe.yaml", "--run", "../up"], "name"),
         (["env", "create", "vlm"], "vllm"),
+        (["run", "recipe.yaml", "--run", ""], "where: after --run"),
+        (["run", "recipe.yaml", "--results="], "where: --results="),
+        (["gate", ""], "an argument is empty"),
     ],
 )
 def test_usage_errors_are_code_2(workbench: Call, arguments: list[str], says: str) -> None:

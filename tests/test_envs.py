@@ -507,6 +507,21 @@ def test_no_room_is_said_before_anything_is_made(make: Make, tmp_path: Path) -> 
     assert not spec.folder(root).exists()
 
 
+@pytest.mark.parametrize("at", ["", "envs", "envs/FOLDER"])
+def test_a_place_where_nothing_can_be_made(make: Make, tmp_path: Path, at: str) -> None:
+    spec, root = make(BOTH), tmp_path / "envs" / "below"
+    place = tmp_path / at.replace("FOLDER", f"below/{spec.folder(root).name}")
+    if at:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("a file")
+    else:
+        root.parent.mkdir()
+        root.symlink_to(root)
+    with pytest.raises(EnvironmentFailure, match="environment 'small' cannot be made") as caught:
+        ensure(spec, root)
+    assert "WORKBENCH_ENVS" in caught.value.fix and caught.value.where
+
+
 def test_a_deleted_file_is_found_by_verify(make: Make, tmp_path: Path) -> None:
     spec, root = make(BOTH, "alpha", "beta"), tmp_path / "envs"
     folder = spec.folder(root)

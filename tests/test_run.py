@@ -268,6 +268,14 @@ def test_a_change_invalidates_what_depends_on_it(workbench: Call, project: Path)
     assert kept.read_bytes() != before
     assert "quantize:good: started - forced" in forced.stdout
     assert "quantize:good: cached" not in forced.stdout
+    # What is thrown away is done again.
+    files = sorted((project / "results/smoke").rglob("*"))
+    undone = workbench("run", "recipe.yaml", "--only", "gate", "--force", "evaluate:good")
+    assert (
+        undone.returncode == 2
+        and "--force would throw away the record of evaluate:good" in undone.stderr
+    )
+    assert sorted((project / "results/smoke").rglob("*")) == files
     unknown = workbench("run", "recipe.yaml", "--only", "evaluate:god")
     assert unknown.returncode == 2 and "did you mean 'evaluate:good'" in unknown.stderr
     assert not unknown.stdout

@@ -125,6 +125,11 @@ def test_context_beyond_the_checkpoint(workbench: Call, project: Path) -> None:
     assert "max_model_len" in refused(workbench)
 
 
+def test_calibration_beyond_the_checkpoint(workbench: Call, project: Path) -> None:
+    edit_recipe(project, lambda r: r["calibration"].update(max_tokens=1_000_000))
+    assert "never trained on such positions" in refused(workbench)
+
+
 def test_too_few_samples_is_a_warning(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["evaluate"].update(limit=10))
     done = workbench("validate", "recipe.yaml")

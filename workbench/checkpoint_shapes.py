@@ -21,6 +21,7 @@ _STACK = re.compile(
     r"^(?:(?:model|language_model|transformer|text_model|gpt_neox)\.)*(?:layers|h)\.(\d+)\.(.+)$"
 )
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in)\.weight$")
+_NORM = re.compile(r"^(?:[a-z_]+\.)*norm\.weight$")  # of no layer: those have numbers
 #: Architectures whose layers are all alike and follow config.json to the letter.
 _PLAIN = ("llama", "mistral", "qwen2", "qwen3")
 #: Layers beyond `num_hidden_layers` that some models have for predicting several tokens.
@@ -106,7 +107,15 @@ def _plain(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor])
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if not isinstance(hidden, int) or not isinstance(heads, int):
         return
-    dim = config.get("head_dim") or hidden // heads
+    dim = config.get("head_dim")
+    if dim is None:
+        dim = hidden // heads
+    elif not isinstance(dim, int) or dim < 1:
+        raise CheckpointError(
+            f"head_dim is {dim!r}",
+            where=f"{path / 'config.json'}: head_dim",
+            fix="use the config.json that belongs to these weights",
+        )
     queries, keys = heads * dim, (config.get("num_key_value_heads") or heads) * dim
     inner = config.get("intermediate_size")
     shapes: dict[str, tuple[Any, ...]] = {
@@ -139,6 +148,15 @@ def _head(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     tied, head = config.get("tie_word_embeddings"), tensors.get("lm_head.weight")
     embedding = next((t for n, t in tensors.items() if _EMBEDDING.search(n)), None)
     writes = any("CausalLM" in str(name) for name in config.get("architectures") or ())
+    if config.get("model_type") in _PLAIN and writes:
+        for what, found in (("embeddings", _EMBEDDING), ("final norm", _NORM)):
+            if not any(found.search(name) for name in tensors):
+                raise CheckpointError(
+                    f"there is no tensor of the {what}",
+                    where=str(path),
+                    fix="fetch the weights again, every shard from the same revision; without it a "
+                    "tool would make random ones",
+                )
     # Where the key is missing, these architectures have an output layer of their own.
     if config.get("model_type") in _PLAIN and writes and not tied and head is None:
         raise CheckpointError(

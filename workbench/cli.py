@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,7 @@ import typer
 
 from workbench import __version__, capacity_view, cli_eval, cli_gate, cli_load, streams
 from workbench.cli_suite import suite_app
-from workbench.errors import WorkbenchError
+from workbench.errors import RecipeError, WorkbenchError
 from workbench.streams import console as _console
 
 if TYPE_CHECKING:
@@ -318,7 +318,23 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _refuse_empty(words: Sequence[str]) -> None:
+    """Refuse an argument that is empty: a shell variable nobody set must not mean the default.
+
+    Raises:
+        RecipeError: one is.
+    """
+    for before, word in zip(["", *words], words, strict=False):
+        if not word or re.fullmatch(r"--[a-z-]+=", word):
+            raise RecipeError(
+                "an argument is empty",
+                where=word or f"after {before}" if before else "the first one",
+                fix="say what is meant, or leave it out; is it a shell variable that is not set?",
+            )
+
+
 def _called() -> Any:
+    _refuse_empty(sys.argv[1:])
     try:
         return app(standalone_mode=False)
     except RuntimeError as error:

@@ -87,6 +87,13 @@ def run(
         wanted = {s.name for s in plan.steps if not only or s.name in _named(plan, only)}
         again = [s for s in plan.steps if any(s.name in _named(plan, name) for name in force)]
         forced = {s.name for s in again}
+        if undone := sorted(forced - wanted):
+            raise RecipeError(
+                f"--force would throw away the record of {', '.join(undone)}, and --only leaves it "
+                "undone",
+                where="--only, --force",
+                fix=f"leave out --only, or force what it does ({', '.join(sorted(wanted))})",
+            )
         reopened = _with_failed_samples(context, plan)
         # Nothing is written before the command is known to mean something.
         _refuse_gaps(plan, wanted, dict.fromkeys(reopened, FAILED) | dict.fromkeys(forced, FORCED))

@@ -164,6 +164,13 @@ def _checkpoint(context: Context) -> list[Finding]:
             where=f"{context.loaded.source}: serve.max_model_len",
             fix=f"use {longest} or less",
         )
+    if recipe.calibration and recipe.calibration.max_tokens > longest:
+        raise RecipeError(
+            f"calibration samples of {recipe.calibration.max_tokens} tokens are beyond the "
+            f"checkpoint's {longest}: it was never trained on such positions",
+            where=f"{context.loaded.source}: calibration.max_tokens",
+            fix=f"use {longest} or less",
+        )
     assert context.tokenizer.digest  # loads it: a broken tokenizer or template is known now
     millions = checkpoint.parameters / 1e6
     text = f"checkpoint: {checkpoint.architecture}, {millions:.0f} M parameters, {checkpoint.dtype}"

@@ -83,11 +83,22 @@ def ensure(spec: EnvironmentSpec, root: Path, progress: Progress = silent) -> En
     """
     record = complete(spec, root)
     if record is None:
-        with _sole_creator(spec.folder(root), progress) as held:
-            record = complete(spec, root)  # another process may just have made it
-            if record is None:
-                record = _create(spec, root, progress, held)
-                return record
+        try:
+            with (
+                disk_errors(spec.folder(root)),
+                _sole_creator(spec.folder(root), progress) as held,
+            ):
+                record = complete(spec, root)  # another process may just have made it
+                if record is None:
+                    record = _create(spec, root, progress, held)
+                    return record
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"environment '{spec.name}' cannot be made here: {error.strerror or error}",
+                where=str(error.filename or spec.folder(root)),
+                fix="remove what lies in its place, or set WORKBENCH_ENVS to a folder that can be "
+                "written",
+            ) from error
     _unchanged(spec, root, record)
     return record
 
