@@ -652,9 +652,13 @@ def test_a_template_makes_no_short_row_long(tokenizer: Tokenizer, tmp_path: Path
     rendered = tokenizer.render([{"role": "user", "content": "hi"}], False)
     assert len(tokenizer.encode(rendered, add_special_tokens=False)) >= 8
     assert tokenizer.template is not None
-    with pytest.raises(CalibrationError, match="1 shorter than 8 tokens"):
+    with pytest.raises(CalibrationError, match="1 shorter than 8 tokens") as caught:
         seal(spec(samples=4), source, tokenizer, "id", tmp_path)
+    assert caught.value.fix.endswith("add rows of 8 tokens or more, lower calibration.min_tokens")
     assert seal(spec(samples=3), source, tokenizer, "id", tmp_path).row_ids == {"r0", "r1", "r2"}
+    with pytest.raises(CalibrationError, match="1 shorter than 8 tokens") as caught:
+        seal(spec(samples=1), write(source, {"id": "hi", "text": "hi"}), tokenizer, "id", tmp_path)
+    assert caught.value.fix.endswith("or see whether the chat template shows the messages")
 
 
 def test_rows_that_all_lack_the_stratum_are_no_empty_set(

@@ -361,7 +361,7 @@ def test_where_one_fails_what_is_begun_is_finished(several: Path) -> None:
 
         return tell
 
-    with pytest.raises(EnvironmentFailure, match=r"'broken' cannot import broken"):
+    with pytest.raises(EnvironmentFailure, match=r"'broken' cannot import broken") as caught:
         envs.ensure_all(
             ["slow", "broken", "plain", "after"],
             "cpu",
@@ -369,6 +369,7 @@ def test_where_one_fails_what_is_begun_is_finished(several: Path) -> None:
             lambda name, record: made.append(name),
         )
     assert made == ["slow"]
+    assert caught.value.what.endswith("\n  not begun: plain, after")
     assert state(envs.spec("plain", "cpu"), several) == "absent"
     assert state(envs.spec("after", "cpu"), several) == "absent"
 

@@ -134,6 +134,17 @@ def test_what_a_format_does_to_a_checkpoint(tmp_path: Path) -> None:
     assert float(found["FP8 W8A8"].text.split()[1]) == pytest.approx(real, abs=0.6)
 
 
+def test_an_architecture_nothing_fits_is_told_as_validate_does(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source")
+    tensors, known = read_tensors(source), inspect(source)
+    bert = notes(known.model_copy(update={"architecture": "BertForMaskedLM"}), tensors)
+    assert [(n.format, n.level) for n in bert] == [("checkpoint", "no")]
+    assert "BertForMaskedLM does not write text" in bert[0].text
+    foo = notes(known.model_copy(update={"architecture": "FooForCausalLM"}), tensors)
+    gguf = [n for n in foo if n.format.startswith("GGUF")]
+    assert [n.level for n in gguf] == ["no"] and "does not know the architecture" in gguf[0].text
+
+
 def test_sizes_are_held_against_the_gpu(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source")
     size = inspect(source).weight_bytes

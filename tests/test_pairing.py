@@ -9,9 +9,11 @@ from builders import table as pairs
 
 from workbench import measured_checks
 from workbench.artifact_records import ArtifactCheck
+from workbench.asked import ASKING
 from workbench.base import BASELINE_GGUF
 from workbench.evidence import Evidence, Paired, Refusal, VariantEvidence, pair, pair_repeat
 from workbench.gate import decide
+from workbench.paired import first_difference
 from workbench.records import Gate
 from workbench.report.cards import record_text
 from workbench.report.html import render
@@ -196,3 +198,15 @@ def test_a_broken_reference_is_no_reference() -> None:
     refused = pair(broken, broken.variants[0], "suite")
     assert isinstance(refused, Refusal) and refused.status == "NOT COMPARABLE"
     assert "finite: 2 values are NaN" in refused.sentence
+
+
+def test_the_first_difference_is_said_in_words() -> None:
+    one, other = {"dtype": "float32", ASKING: "a"}, {"dtype": "float32", ASKING: "b"}
+    assert first_difference(one, one) is None
+    assert first_difference(one, other) == (
+        "suite.yaml asks otherwise (its prompt, system, sampling, max_tokens or tools)"
+    )
+    assert first_difference(one, {"dtype": "float32"}) == "asking_digest is 'a' and 'absent'"
+    assert first_difference(one | {"dtype": "bfloat16"}, other) == (
+        "suite.yaml asks otherwise (its prompt, system, sampling, max_tokens or tools)"
+    )

@@ -27,7 +27,7 @@ from workbench.digest import sha256_text
 from workbench.errors import RecipeError, ServingFailure
 from workbench.kv_cache import kv_bytes_per_token
 from workbench.records import Choice, Environment, Gpu, Hardware, Lane, Serving
-from workbench.servers import Canary, Endpoint, _held_port, attach, last_words, serve
+from workbench.servers import Canary, Endpoint, attach, held_port, last_words, serve
 from workbench.servers.endpoint import LEASE, judge
 from workbench.servers.engine import ENGINES, Launch, LogFacts, engine
 from workbench.servers.fake_app import Faults
@@ -210,7 +210,7 @@ def test_a_free_port_of_ones_own_is_used(tmp_path: Path) -> None:
 
 def test_a_port_is_held_from_its_choice_to_the_servers_end() -> None:
     """An engine loads for a minute before it listens: nobody may be given its port meanwhile."""
-    with _held_port(None) as port:
+    with held_port(None) as port:
         given = []
         for _ in range(60_000):
             with socket.socket() as other:
@@ -234,7 +234,7 @@ def test_a_listener_that_shares_its_port_is_a_port_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ServingFailure, match=f"port {port} is in use"), _held_port(port):
+        with pytest.raises(ServingFailure, match=f"port {port} is in use"), held_port(port):
             pass
 
 

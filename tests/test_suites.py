@@ -426,6 +426,14 @@ def test_a_cluster_is_a_field_of_every_sample(make: Make) -> None:
     error = refused(make(spec, SAMPLE | {"documnt": 1}, SAMPLE | {"id": "b", "documnt": 1}))
     assert "'document', which no sample has" in error.what
     assert error.where.endswith("suite.yaml:8") and "did you mean 'documnt'" in error.fix
+    error = refused(make(spec, SAMPLE | {"document": None}))
+    assert "the field 'document', which is null in every sample" in error.what
+
+
+def test_a_field_that_is_null_is_not_missing(make: Make) -> None:
+    error = refused(make(GENERATE, SAMPLE, SAMPLE | {"id": "b", "question": None}))
+    assert "field 'question', which the prompt uses, is null" in error.what
+    assert error.fix == "give it a value"
 
 
 # --------------------------------------------------------------------------- shared samples

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import socket
 import struct
 import subprocess
 from collections.abc import Callable
@@ -123,6 +124,15 @@ def test_suites_beyond_the_cadence_are_left_out_and_said_so(workbench: Call, pro
 def test_context_beyond_the_checkpoint(workbench: Call, project: Path) -> None:
     edit_recipe(project, lambda r: r["serve"].update(max_model_len=1_000_000))
     assert "max_model_len" in refused(workbench)
+
+
+def test_a_port_that_is_taken_is_a_warning(workbench: Call, project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        edit_recipe(project, lambda r: r["serve"].update(port=port))
+        done = workbench("validate", "recipe.yaml")
+        assert done.returncode == 0 and f"port {port} is in use" in done.stdout
+    assert "in use" not in workbench("validate", "recipe.yaml").stdout
 
 
 def test_calibration_beyond_the_checkpoint(workbench: Call, project: Path) -> None:
@@ -344,6 +354,9 @@ def test_tools_that_the_chat_template_does_not_show(
     judge = {"url": "http://127.0.0.1:1", "model": "judge"}
     edit_recipe(project, lambda r: r["evaluate"].update(judge=judge))
     edit_recipe(project, lambda r: r["evaluate"]["suites"].append("calls"))
+    edit_recipe(project, lambda r: r["evaluate"]["judge"].update(key_env="NO_SUCH_KEY"))
+    assert "environment variable NO_SUCH_KEY is not set" in refused(workbench)
+    edit_recipe(project, lambda r: r["evaluate"]["judge"].pop("key_env"))
     assert "suite 'calls': the model's chat template shows no tools" in (
         workbench("validate", "recipe.yaml").stdout
     )

@@ -323,6 +323,8 @@ def _too_few(
     usable = f"has {have} usable rows"
     if spec.packing == "pack":
         usable = f"fills {have} of {spec.max_tokens} tokens"
+    short = any(reason.startswith("shorter than") for reason in drops.record)
+    template = short and bool(spec.chat_template) and not have
     if spec.strata:
         return CalibrationError(
             f"{wanted} of the {spec.samples} samples are asked of {spec.strata.by} '{name}', which "
@@ -333,7 +335,10 @@ def _too_few(
     return CalibrationError(
         f"{wanted} samples are asked for, the source {usable}, with {rows} rows in all ({drops})",
         where=str(path),
-        fix=(f"ask for at most {have} ('calibration: samples'), or " if have else "") + "add rows",
+        fix=(f"ask for at most {have} ('calibration: samples'), or " if have else "")
+        + (f"add rows of {spec.min_tokens} tokens or more, " if short else "add rows")
+        + ("lower calibration.min_tokens" if short else "")
+        + (", or see whether the chat template shows the messages" if template else ""),
     )
 
 

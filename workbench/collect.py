@@ -258,7 +258,8 @@ def report(context: Context) -> Gate:
     """
     if not context.run.gate.is_file():
         raise StoreError(
-            f"run '{context.run.name}' has no verdict yet, and a report is about one",
+            f"run '{context.run.name}' has no verdict (none yet, or `gate` took it away because "
+            "a record could not be believed), and a report is about one",
             where=str(context.run.path),
             fix=f"{context.command} goes on to it",
         )

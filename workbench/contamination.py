@@ -180,7 +180,7 @@ def refuse(found: Contamination, where: str) -> None:
         blocking = [pair for pair in overlap.pairs if pair.kind in BLOCKING]
         lines += map(_told, blocking[:_SHOWN])
         if len(blocking) > _SHOWN:
-            lines.append("  and more, see 'contamination' in calibration.json")
+            lines.append(f"  and {len(blocking) - _SHOWN} more")
     if lines:
         raise ContaminationError(
             "\n".join(lines),

@@ -18,7 +18,6 @@ from typing import Any
 
 from workbench.base import BASELINE
 from workbench.columns import columns_of
-from workbench.evaluation_records import NOT_SCORED
 from workbench.paired import Answers as Answers
 from workbench.paired import Paired as Paired
 from workbench.paired import Refusal as Refusal
@@ -34,6 +33,7 @@ from workbench.records import (
     Serving,
     SuiteResult,
 )
+from workbench.words import shortened
 
 
 @dataclass(frozen=True)
@@ -353,8 +353,8 @@ def _unsound(
     failed = sorted(r.key for r in rows if r.score is None or not math.isfinite(r.score))
     if failed and scored:
         said = f"{len(failed)} of {len(rows)} samples of {name} have no score, {failed[0]!r} first"
-        ungraded = next((r.error for r in rows if (r.error or "").startswith(NOT_SCORED)), "")
-        return Refusal("MISSING", f"{said}; {ungraded}" if ungraded else said)
+        why = next((r.error for r in rows if r.key == failed[0] and r.error), "")
+        return Refusal("MISSING", f"{said}; {shortened(why)}" if why else said)
     outside = sorted(r.key for r in rows if r.score is not None and not 0 <= r.score <= 1)
     if outside:
         return Refusal("NOT COMPARABLE", f"{name} has a score outside 0 to 1 on {outside[0]!r}")

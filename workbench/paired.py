@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
+from workbench.asked import ASKING
 from workbench.columns import Columns, StoredRows, bits
 from workbench.evaluation_records import Flag, SampleRow
 from workbench.records import CheckStatus
@@ -297,5 +298,9 @@ def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | 
     """Name the first key, in sorted order, whose value differs, with both values."""
     for key in sorted({*one, *other}):
         if key not in one or key not in other or one[key] != other[key]:
+            if key == ASKING and key in one and key in other:
+                return (
+                    "suite.yaml asks otherwise (its prompt, system, sampling, max_tokens or tools)"
+                )
             return f"{key} is {one.get(key, 'absent')!r} and {other.get(key, 'absent')!r}"
     return None

@@ -26,6 +26,9 @@ from workbench.evaluation_records import COUNTS, NOT_JUDGED, NOT_SCORED
 from workbench.records import Evaluation, SampleRow, SuiteResult
 from workbench.store import disk_errors, write_atomic
 
+#: The fix of a rows file that is not as it was written.
+AGAIN = "workbench run with the run's recipe puts the recorded rows back, or asks for them again"
+
 #: Longest time a row is in the file but perhaps not yet on the disk, seconds.
 SYNC_SECONDS = 1.0
 #: What a row says of the question it answers, beside its id and repeat.
@@ -170,14 +173,14 @@ def read_rows(path: Path) -> tuple[SampleRow, ...]:
             raise StoreError(
                 f"a line is not a row: {bad}",
                 where=f"{path}:{number}",
-                fix="run the evaluation again",
+                fix=AGAIN,
             ) from None
         first = lines.setdefault(row.key, number)
         if first != number:
             raise StoreError(
                 f"sample '{row.key}' has two rows, the first in line {first}",
                 where=f"{path}:{number}",
-                fix="run the evaluation again",
+                fix=AGAIN,
             )
         # Two thirds of a row's memory are the names of its fields, which a file's rows share.
         if row.model_fields_set == fields:
@@ -294,9 +297,7 @@ def _read(path: Path, *, missing_ok: bool) -> list[bytes]:
     except FileNotFoundError:
         if missing_ok:
             return []
-        raise StoreError(
-            "the rows of a suite are missing", where=str(path), fix="run the evaluation again"
-        ) from None
+        raise StoreError("the rows of a suite are missing", where=str(path), fix=AGAIN) from None
     lines = data.split(b"\n")
     # A whole file ends with a line end; what stands after the last one was cut short.
     return lines[:-1] if not lines[-1] else lines

@@ -259,7 +259,9 @@ def in_no_sample(spec: SuiteSpec, samples: Sequence[Sample]) -> Iterator[tuple[S
     known = [name for name in samples[0].model_dump() if name in there and name not in HIDDEN]
     if spec.cluster and spec.cluster not in there:
         near = did_you_mean(spec.cluster, known).strip()
-        what = f"'cluster' names the field '{spec.cluster}', which no sample has"
+        null = any(spec.cluster in s.model_dump() for s in samples)
+        lacking = "which is null in every sample" if null else "which no sample has"
+        what = f"'cluster' names the field '{spec.cluster}', {lacking}"
         problem = SpecProblem(("cluster",), what, near or "name one that all have")
         yield problem, f"field '{spec.cluster}', which 'cluster'"
     seen = {*there, *HIDDEN}
@@ -306,6 +308,9 @@ class SampleCheck:
         fields = sample.model_dump()
         for name in self._fields:
             if fields.get(name) is None and name not in HIDDEN:
+                if name in fields:
+                    yield f"field '{name}', which the prompt uses, is null", "give it a value"
+                    continue
                 known = [k for k in fields if k not in HIDDEN]
                 yield (
                     f"field '{name}', which the prompt uses, is missing",

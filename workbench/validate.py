@@ -6,7 +6,6 @@ What cannot work is raised as an error; what will work but may surprise comes ba
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +17,9 @@ from workbench.calibration import draw
 from workbench.checkpoint import is_linear, read_config, read_tensors
 from workbench.contamination import compare, described, refuse
 from workbench.context import Context
-from workbench.errors import DiskFull, MachineError, RecipeError
+from workbench.errors import DiskFull, MachineError, RecipeError, ServingFailure
+from workbench.fit import NO_TEXT, writes_text
+from workbench.judge import judge_key
 from workbench.layer_patterns import refuse_endless
 from workbench.lmeval import check as check_lm_eval
 from workbench.load_findings import load_findings
@@ -30,6 +31,7 @@ from workbench.quantconfig import named
 from workbench.quantizers import notes, quantizer
 from workbench.questions import prepare_all
 from workbench.recipe import load_lock, located
+from workbench.servers import held_port
 from workbench.servers.vllm import check_args
 from workbench.sources import read_source
 from workbench.suite_check import NO_TOOLS
@@ -64,6 +66,8 @@ def validate(context: Context) -> list[Finding]:
             *policy_findings(context),
             *_prompts(context),
             *_tools(context),
+            *_judge(context),
+            *_port(context),
             *_memory(context),
             *_disk(context),
         ]
@@ -150,10 +154,9 @@ def _checkpoint(context: Context) -> list[Finding]:
             fix=f"use the original as 'model': {hint}; quantizing twice adds both errors, and the "
             "baseline must be the unquantized model",
         )
-    if made and not re.search(r"CausalLM|LMHead|ConditionalGeneration", checkpoint.architecture):
+    if made and not writes_text(checkpoint.architecture):
         raise RecipeError(
-            f"{checkpoint.architecture} does not write text: none of the formats and engines here "
-            "fits it",
+            f"{checkpoint.architecture} {NO_TEXT}",
             where=f"{checkpoint.path}/config.json: architectures",
             fix="name a checkpoint of a generative language model (...ForCausalLM)",
         )
@@ -269,6 +272,28 @@ def _tools(context: Context) -> list[Finding]:
         if suite.spec.ask == "call_tools"
         and not shows_tools(suite.spec, suite.samples[0], context.tokenizer)
     ]
+
+
+def _judge(context: Context) -> list[Finding]:
+    """The judge's key is there before anything is asked that it is to judge."""
+    judge = context.loaded.recipe.evaluate.judge
+    judged = any(suite.spec.scorer.name == "judge" for suite in context.suites.values())
+    ahead = judged and any(s.kind == "evaluate" and not s.cached for s in context.plan().steps)
+    if judge and ahead:
+        judge_key(judge)
+    return []
+
+
+def _port(context: Context) -> list[Finding]:
+    """The port the recipe names is taken; it may be free by the time a server starts."""
+    port = context.loaded.recipe.serve.port
+    if port is None:
+        return []
+    try:
+        with held_port(port):
+            return []
+    except ServingFailure as error:
+        return [Finding("warn", f"{error.what}, and the recipe's servers want it: {error.fix}")]
 
 
 def _memory(context: Context) -> list[Finding]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from workbench.envs import build
 from workbench.envs.build import State
 from workbench.envs.install import Build, EnvironmentSpec, Target, need_compilers
-from workbench.errors import RecipeError, did_you_mean
+from workbench.errors import RecipeError, WorkbenchError, did_you_mean
 from workbench.progress import Progress, silent
 from workbench.records import Environment
 
@@ -292,11 +292,11 @@ def ensure_all(
             (large if "torch" in one.lock().pins else small).submit(make, one): one.name
             for one in specs
         }
-        failures: list[BaseException] = []
+        failures: list[tuple[str, BaseException]] = []
         try:
             for future in as_completed(futures):
                 if error := future.exception():
-                    failures.append(error)
+                    failures.append((futures[future], error))
                     for other, name in futures.items():
                         if name in begun and other.running():
                             what = f"{futures[future]} failed; {name} is finished first"
@@ -308,7 +308,13 @@ def ensure_all(
             stop.set()
             raise
     if failures:
-        raise failures[0]
+        (_, first), *others = failures
+        if isinstance(first, WorkbenchError):
+            also = [f"'{name}' failed too: {str(error).splitlines()[0]}" for name, error in others]
+            if rest := [one.name for one in specs if one.name not in begun]:
+                also.append(f"not begun: {', '.join(rest)}")
+            first.what += "".join(f"\n  {line}" for line in also)
+        raise first
 
 
 def verify(name: str, target: Target, progress: Progress = silent) -> Environment:

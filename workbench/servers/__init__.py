@@ -117,7 +117,7 @@ def serve(
     """
     kind = engine(engine_name)
     with contextlib.ExitStack() as stack:
-        port = stack.enter_context(_held_port(spec.port))
+        port = stack.enter_context(held_port(spec.port))
         launch = Launch(
             spec=spec,
             checkpoint=checkpoint,
@@ -180,8 +180,11 @@ def serve(
         try:
             yield endpoint
         except MachineError as error:
-            if process.wait(1.0) is not None:
-                raise running.failure("died while it was used", error.fix, error.what) from error
+            died = (
+                "died while it was used"  # not said twice of one that was replaced and died again
+            )
+            if died not in error.what and process.wait(1.0) is not None:
+                raise running.failure(died, error.fix, error.what) from error
             raise
         finally:
             (folder / LEASE).unlink(missing_ok=True)
@@ -295,7 +298,7 @@ def last_words(log: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _held_port(wanted: int | None) -> Iterator[int]:
+def held_port(wanted: int | None) -> Iterator[int]:
     """A port nobody else is given during the block: the wanted one, or one the kernel picks.
 
     A socket stays bound to it and never listens. The kernel then hands the port to no program
