@@ -442,7 +442,7 @@ CLOSED: dict[str, tuple[Callable[[Evidence], Evidence], str, str]] = {
     "baseline failed once": (
         _baseline_failed,
         "MISSING",
-        "1 of 80 samples of baseline have no score, 'suite-007' first",
+        "1 of 80 samples of baseline have no score, 'suite-007' first; timed out",
     ),
     "another prompt": (
         lambda e: edit_row(e, 5, prompt_digest=sha256_text("no chat template")),
