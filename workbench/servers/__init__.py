@@ -180,9 +180,8 @@ def serve(
         try:
             yield endpoint
         except MachineError as error:
-            died = (
-                "died while it was used"  # not said twice of one that was replaced and died again
-            )
+            # Said once of a server that was replaced and died again.
+            died = "died while it was used"
             if died not in error.what and process.wait(1.0) is not None:
                 raise running.failure(died, error.fix, error.what) from error
             raise
