@@ -568,9 +568,13 @@ def test_compare_says_what_it_does_not_know(home: Path, results: Path, call: Cal
     refused = call("compare", home / "results/smoke", after, "--variant", "goood")
     assert refused.code == 2 and "did you mean 'good'?" in refused.err
     assert call("compare", "smoke", "smokey").code == 2
-    for names in (("", after), (after, ""), (" ", after)):
+    for names, why in (
+        (("", after), "an argument is empty"),
+        ((after, ""), "an argument is empty"),
+        ((" ", after), "an empty name is the name of no run"),
+    ):
         refused = call("compare", *names)
-        assert refused.code == 2 and "an empty name is the name of no run" in refused.err
+        assert refused.code == 2 and why in refused.err
 
 
 def test_a_policy_of_an_unknown_suite_is_refused_by_compare_as_by_gate(
