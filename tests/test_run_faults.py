@@ -135,7 +135,6 @@ def test_a_server_that_dies_twice_keeps_what_it_answered(workbench: Call, small:
     faults: dict[str, object] = {"die_after": 36, "die_times": 2}
     message = fail(run_with(faults, small))
     assert "died a second time" in message and "is gone" in message
-    assert message.count("died while it was used") <= 1
     before = {row["id"]: row for row in rows_of(small)}
     assert 10 < len(before) < 40 and all(row["error"] is None for row in before.values())
     plan = workbench("plan", "recipe.yaml").stdout

@@ -292,6 +292,17 @@ def test_a_server_that_dies_while_it_is_used_is_named_with_its_log(tmp_path: Pat
         ask(endpoint, "two")
     assert failure.value.what.startswith("the connection broke")
     assert isinstance(failure.value.__cause__, RequestFailed)
+    # Whoever had it replaced, and saw it die again, has said so already.
+    (tmp_path / "b").mkdir()
+    said = f"the server of variant 'a' died a second time: {failure.value.what}"
+    with (
+        pytest.raises(ServingFailure) as again,
+        start(tmp_path / "b", {"die_after": 3}) as endpoint,
+    ):
+        with pytest.raises(RequestFailed):
+            ask(endpoint, "one")
+        raise ServingFailure(said)
+    assert again.value.what == said
 
 
 def test_a_failure_of_a_living_server_stays_what_it_is(tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ def _refuse_empty(words: Sequence[str]) -> None:
         if not word or re.fullmatch(r"--[a-z-]+=", word):
             raise RecipeError(
                 "an argument is empty",
-                where=word or f"after {before}" if before else "the first one",
+                where=word or (f"after {before}" if before else "the first one"),
                 fix="say what is meant, or leave it out; is it a shell variable that is not set?",
             )
 
