@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _recipe(samples: int, max_tokens: int) -> dict[str, object]:
-    """The quickstart's, with GPTQ alone: its checks must find the suites and loads they speak of."""
+    """The quickstart, with GPTQ alone: its policy must find the suites and loads it speaks of."""
     quickstart = ROOT / "notebooks" / "recipes" / "quickstart.yaml"
     recipe: dict[str, object] = yaml.safe_load(quickstart.read_text("utf-8"))
     return {
