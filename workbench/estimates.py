@@ -39,10 +39,11 @@ def estimate(
         variant = recipe.variant(step.variant)
         calibration = recipe.calibration if recipe.calibrates(variant) else None
         return quantizer(variant.method).estimate(variant, checkpoint, calibration, facts.hardware)
-    waited = _waited(recipe.profile, facts) if step.kind == "profile" else 0.0
+    servers = 2 if "beside" in step.spec else 1  # measured in turn
+    waited = servers * _waited(recipe.profile, facts) if step.kind == "profile" else 0.0
     swept = _waited(recipe.profile.swept, facts) if recipe.profile and starts else 0.0
     if recipe.serve.engine == "fake":
-        return 3.0 + waited + starts * (1.5 + swept), 200_000_000
+        return 3.0 * servers + waited + starts * (1.5 + swept), servers * 200_000_000
     engine = recipe.engine(recipe.variant(step.variant)) if step.variant else recipe.serve.engine
     on_gpu = bool(facts.hardware.gpus) and engine != "llamacpp"
     # 40 tokens/s for 135 M parameters at concurrency 16 in float32 on two cores, in proportion.
@@ -64,11 +65,12 @@ def estimate(
         led = divergence.tokens / (6 * rate) if divergence else 0.0
         return startup + passes * 0.6 * tokens / rate + led, memory
     assert recipe.profile is not None
-    seconds = 2.0 * recipe.profile.answer_tokens / rate + waited
+    seconds = servers * 2.0 * recipe.profile.answer_tokens / rate + waited
+    seconds += (servers - 1) * startup
     if starts:  # no server of the evaluation is left for the recipe's own configuration
         each = 2.0 * recipe.profile.swept.answer_tokens / rate + swept
         seconds += startup + starts * (startup + each)
-    return seconds, memory
+    return seconds, servers * memory
 
 
 def searching(step: StepSpec, loaded: Loaded) -> str:

@@ -139,6 +139,10 @@ def _inputs(policy: Policy, evidence: Evidence) -> dict[str, str]:
             found[f"{side.variant}/profile"] = _digest(
                 side.profile, {"points", "peak_memory_bytes", "peak_gpu_bytes"}
             )
+            if side.profile.beside:
+                found[f"{side.variant}/profile/beside"] = _digest(
+                    side.profile.beside, {"points", "peak_memory_bytes", "peak_gpu_bytes"}
+                )
         if side.divergence and policy.tripwires:
             found[f"{side.variant}/divergence"] = _digest(side.divergence)
     return found

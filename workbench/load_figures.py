@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from workbench.arrivals import AnyArrivals, Arrivals, load_name
 from workbench.evidence import VariantEvidence
 from workbench.load_records import Figure, LoadSummary
+from workbench.records import Profile
 
 _ARRIVALS: TypeAdapter[AnyArrivals] = TypeAdapter(Arrivals)
 _SPREADS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queued_ms", "user_tokens_per_s")
@@ -66,6 +67,18 @@ def figures(load: LoadSummary) -> Iterator[tuple[str, Figure]]:
         yield "prefix_cache_hit_rate", Figure(value=load.prefix_cache_hit_rate)
 
 
+def profiles_of(side: VariantEvidence) -> Iterator[tuple[str, Profile]]:
+    """What was measured of a side, by name: itself, and its reference in turn with it.
+
+    ``fp8``, then ``baseline beside fp8`` where the recipe alternates.
+    """
+    if side.profile is None:
+        return
+    yield side.variant, side.profile
+    if (beside := side.profile.beside) is not None:
+        yield f"{beside.variant} beside {side.variant}", beside
+
+
 def wide_rows(sides: Iterable[VariantEvidence]) -> list[list[Any]]:
     """One row for each variant and load, whatever its arrivals, with every figure and its interval.
 
@@ -75,25 +88,24 @@ def wide_rows(sides: Iterable[VariantEvidence]) -> list[list[Any]]:
     Returns:
         Rows, the first of them the head; empty where nothing was measured.
     """
-    lines = [line for side in sides for line in _lines(side)]
+    lines = [line for side in sides for one in profiles_of(side) for line in _lines(*one)]
     head = list(dict.fromkeys(name for line in lines for name in line))
     return [head, *([line.get(name) for name in head] for line in lines)] if lines else []
 
 
-def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
-    profile = side.profile
-    if profile is None or profile.serving.lane.name == "emulated":
+def _lines(name: str, profile: Profile) -> Iterator[dict[str, Any]]:
+    if profile.serving.lane.name == "emulated":
         return
     for load in profile.loads:
-        line = {"variant": side.variant, **about_load(load), **believed_how(load)}
-        for name, figure in figures(load):
-            line |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+        line = {"variant": name, **about_load(load), **believed_how(load)}
+        for key, figure in figures(load):
+            line |= {key: figure.value, f"{key}_low": figure.low, f"{key}_high": figure.high}
         yield line
     for point in () if profile.loads else profile.points:
         values = point.model_dump(exclude={"workload", "concurrency", "completed", "errors"})
         failed = values.pop("failed")
         yield {
-            "variant": side.variant,
+            "variant": name,
             "workload": point.workload,
             "load": f"x{point.concurrency}",
             "arrivals": "closed",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from workbench.arrivals import ClosedLoop
 from workbench.errors import RecipeError
 from workbench.estimates import said_span
-from workbench.plan import configurations_of
+from workbench.plan import configurations_of, variant_lane
 from workbench.profile_spec import ProfileSpec
 from workbench.reach import RIGHT_OR_WRONG
 from workbench.recipe import spot
@@ -22,6 +22,8 @@ from workbench.workloads import suite_asks
 
 #: Nobody waits for a profile longer than this without having meant it.
 _LONG_SECONDS = 3600.0
+#: Two servers together leave this much of a GPU to the driver and the engines' own graphs.
+_MOST_SHARE = 0.9
 
 if TYPE_CHECKING:
     from workbench.context import Context
@@ -52,8 +54,36 @@ def load_findings(context: Context) -> list[Finding]:
             Finding("warn", said)
             for said in _uncached(profile, context.loaded.recipe.serve, context.facts.hardware)
         ),
+        *(Finding("ok" if well else "warn", said) for well, said in _alternate(context, profile)),
         *(Finding("ok" if well else "warn", said) for well, said in _sweep(context, profile)),
     ]
+
+
+def _alternate(context: Context, profile: ProfileSpec) -> Iterator[tuple[bool, str]]:
+    """Which variants are measured in turn with their reference, and whether both servers fit.
+
+    Raises:
+        RecipeError: they cannot share the GPU.
+    """
+    if not profile.alternate:
+        return
+    loaded, facts = context.loaded, context.facts
+    share = loaded.recipe.serve.gpu_memory_utilization
+    if facts.hardware.gpus and loaded.recipe.serve.engine == "vllm" and share > _MOST_SHARE / 2:
+        raise RecipeError(
+            f"'profile.alternate' has two servers up, and serve.gpu_memory_utilization {share:g} "
+            "of the GPU for each is more than there is",
+            where=spot(loaded.source, "serve.gpu_memory_utilization"),
+            fix=f"set it to at most {_MOST_SHARE / 2:g}, or leave 'profile.alternate' out",
+        )
+    variants = loaded.recipe.variants
+    lanes = {v.name: variant_lane(loaded, v, facts).name for v in variants}
+    in_turn = [v for v in variants if loaded.recipe.in_turn_with(v, lanes[v.name])]
+    if in_turn:
+        said = ", ".join(f"{v.name} with {loaded.recipe.reference(v)}" for v in in_turn)
+        yield True, f"measured in turn, two servers up: {said}"
+    if left := [v.name for v in variants if v not in in_turn]:
+        yield bool(in_turn), f"measured alone, as a twin's speed decides nothing: {', '.join(left)}"
 
 
 def _sweep(context: Context, profile: ProfileSpec) -> Iterator[tuple[bool, str]]:

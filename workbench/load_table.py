@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.context import Context, opened
-from workbench.evidence import VariantEvidence
-from workbench.load_figures import about_load, believed_how, figures
+from workbench.load_figures import about_load, believed_how, figures, profiles_of
+from workbench.records import Profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,8 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
     ===================  ===========================================================================
     column               what it holds
     ===================  ===========================================================================
-    variant, method      what was measured, and how it was made
+    variant, method      what was measured, and how it was made; ``baseline beside fp8`` where
+                         the recipe alternates: the reference in turn with it
     lane, engine         how it was served; figures of the emulated lane are the twin's
     workload             its name in the recipe
     load                 such as ``x8``, ``poisson 2/s``, ``burst 20 every 5 s``
@@ -73,7 +74,14 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
 
     from workbench.collect import collect
 
-    lines = [line for side in collect(opened(run)).sides for line in _lines(side)]
+    sides = collect(opened(run)).sides
+    made = {side.variant: side.method for side in sides}
+    measured = [(name, record) for side in sides for name, record in profiles_of(side)]
+    lines = [
+        line
+        for name, record in measured
+        for line in _lines(name, made.get(record.variant, ""), record)
+    ]
     return pd.DataFrame(
         {
             name: pd.Series([line.get(name) for line in lines], dtype=kind)
@@ -82,14 +90,12 @@ def loads(run: str | Path | Context = "") -> pd.DataFrame:
     )
 
 
-def _lines(side: VariantEvidence) -> Iterator[dict[str, Any]]:
-    if side.profile is None:
-        return
-    serving = side.profile.serving
-    for load in side.profile.loads:
+def _lines(variant: str, method: str, profile: Profile) -> Iterator[dict[str, Any]]:
+    serving = profile.serving
+    for load in profile.loads:
         about = {
-            "variant": side.variant,
-            "method": side.method,
+            "variant": variant,
+            "method": method,
             "lane": serving.lane.name,
             "engine": serving.engine,
             **about_load(load),

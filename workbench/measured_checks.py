@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from workbench.checks import reference_name
@@ -82,7 +83,7 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
         return answer(refusal.status, refusal.sentence)
     figures: list[float] = []
     requests: list[int] = []
-    reference = evidence.reference(variant)
+    reference = measured_reference(evidence, variant)
     sides = (variant, reference) if relative else (variant,)
     for side in sides:
         found = _figure(side, check)
@@ -94,7 +95,7 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
     details["variant_value"] = figures[0]
     count, when = min(requests), ""
     if relative and variant.profile and reference.profile:
-        # One server at a time: what drifts between the two is in the ratio.
+        # Where it was one server at a time, what drifts between the two is in the ratio.
         if when := apart(variant.profile, reference.profile):
             details["measured"] = {p.variant: span(p) for p in (variant.profile, reference.profile)}
             when = f"; {when}"
@@ -143,6 +144,17 @@ def performance(check: PerformanceCheck, evidence: Evidence, variant: VariantEvi
         + when,
         **values,
     )
+
+
+def measured_reference(evidence: Evidence, variant: VariantEvidence) -> VariantEvidence:
+    """The side whose profile a variant's is held against.
+
+    Its reference; as it was measured in turn with the variant, where the recipe alternates. Of two
+    runs, each of which may have done so, the earlier one's.
+    """
+    reference = evidence.reference(variant)
+    beside = variant.profile.beside if variant.profile and not evidence.across else None
+    return replace(reference, profile=beside) if beside else reference
 
 
 def _limits(
@@ -223,7 +235,7 @@ def _figure(side: VariantEvidence, check: PerformanceCheck) -> tuple[LoadPoint, 
 
 def profiles(evidence: Evidence, variant: VariantEvidence, relative: bool) -> Refusal | None:
     """Refuse profiles that are missing, emulated, of other weights, or not alike."""
-    reference = evidence.reference(variant)
+    reference = measured_reference(evidence, variant)
     for side in (variant, reference) if relative else (variant,):
         profile = side.profile
         if profile is None:
@@ -334,7 +346,7 @@ def _kv_tokens(evidence: Evidence, variant: VariantEvidence, relative: bool) -> 
     if refusal:
         return refusal
     tokens = []
-    for side in (variant, evidence.reference(variant)) if relative else (variant,):
+    for side in (variant, measured_reference(evidence, variant)) if relative else (variant,):
         found = side.profile.serving.kv_cache_tokens if side.profile else None
         if found is None:
             return Refusal("MISSING", f"{side.variant}'s engine did not say how many it has")
@@ -346,7 +358,7 @@ def _peak_bytes(evidence: Evidence, variant: VariantEvidence, relative: bool) ->
     refusal = profiles(evidence, variant, relative)
     if refusal:
         return refusal
-    ours, theirs = variant.profile, evidence.reference(variant).profile
+    ours, theirs = variant.profile, measured_reference(evidence, variant).profile
     if ours is not None and not relative:
         alone = ours.peak_memory_bytes if ours.peak_gpu_bytes is None else ours.peak_gpu_bytes
         return (

@@ -1,9 +1,9 @@
 """When variants were measured, for what drifts in between is in their differences. Pure.
 
 Loads of one server run back and forth, so that a drift adds alike to each. Between variants there
-is nothing of the kind: each has the machine for itself, one after another, and is measured once. A
-machine that grew hotter or busier meanwhile looks like a slower variant. So the times stand beside
-the figures; none is corrected by them.
+is nothing of the kind unless the recipe alternates (`workbench.alternating`): each has the machine
+for itself, one after another, and is measured once. A machine that grew hotter or busier meanwhile
+looks like a slower variant. So the times stand beside the figures; none is corrected by them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def apart(variant: Profile, reference: Profile) -> str:
     ours, theirs = _times(variant), _times(reference)
     if ours is None or theirs is None:
         return ""
+    if variant.beside is reference:
+        return f"measured in turn with {reference.variant}"
     for word, gap in (("after", ours[0] - theirs[1]), ("before", theirs[0] - ours[1])):
         if gap.total_seconds() >= 0:
             return f"measured {_lasting(gap.total_seconds())} {word} {reference.variant}"
@@ -47,10 +49,17 @@ def one_after_another(profiles: Sequence[Profile]) -> str:
     if len(known) < 2:
         return ""
     whole = _said(min(t[0] for t, _ in known), max(t[1] for t, _ in known))
+    order = f"Measured one after another, {whole}: {', '.join(name for _, name in known)}."
+    if in_turn := [p.variant for p in profiles if p.beside]:
+        return (
+            f"{order} The loads of {', '.join(in_turn)} ran in turn with those of the unquantized "
+            "reference, which stands beside each: a check holds a variant against that, so a slow "
+            "drift of the machine is in no such ratio. It is between the figures of different "
+            "variants."
+        )
     return (
-        f"Measured one after another, {whole}: {', '.join(name for _, name in known)}. None was "
-        "measured again, so what changed on the machine meanwhile, its heat or other work, is in "
-        "their differences and cannot be told from them."
+        f"{order} None was measured again, so what changed on the machine meanwhile, its heat or "
+        "other work, is in their differences and cannot be told from them."
     )
 
 

@@ -258,9 +258,11 @@ def step_specs(loaded: Loaded, facts: Facts) -> list[StepSpec]:
             },
         )
         if recipe.profile and variant.name not in recipe.replicas:
-            profile = recipe.profile.model_dump(mode="json")
+            profile = recipe.profile.model_dump(mode="json", exclude={"alternate"})
             inputs = {"inputs": dict(facts.load_inputs), "tokenizer": source["tokenizer"]}
             inputs |= in_id(swept(recipe, engine), facts.drafts)
+            if reference := recipe.in_turn_with(variant, lane.name):
+                inputs["beside"] = made[reference]
             add("profile", variant.name, {"served": served, "profile": profile, **inputs})
     return steps
 
@@ -387,11 +389,9 @@ def _sweep(step: StepSpec, loaded: Loaded, facts: Facts) -> tuple[int, str]:
     found = configurations_of(loaded, facts, step.variant or BASELINE)
     if isinstance(found, str):
         return 0, f"; {found}"
-    loads = profile.swept.load_count
-    return len(found), (
-        f"; sweep: {len(found)} more server starts, {loads} loads each, "
-        f"{len(found) * loads} points more"
-    )
+    starts, loads = len(found), profile.swept.load_count
+    said = f"; sweep: {starts} more server starts, {loads} loads each, {starts * loads} points more"
+    return starts, said
 
 
 def left_out(loaded: Loaded, facts: Facts) -> str:

@@ -106,17 +106,29 @@ def run_profile(
     """
     endpoint.give_way()
     with Watch(endpoint) as watch:
-        profiler = _Profiler(endpoint, spec, inputs, folder / LOADS / under, watch, progress)
-        loads, highest = profiler.run()
-    peak = watch.peak
-    for done in profiler.passes:
-        peak.saw(done.peak_rss, done.peak_gpu)
-    spans = profiler.spans
-    began, finished = min(one for one, _ in spans), max(end for _, end in spans)
-    return Measured(loads, highest, peak.rss, peak.gpu, profiler.resumed, began, finished)
+        profiler = Profiler(endpoint, spec, inputs, folder / LOADS / under, watch, progress)
+        for repeat, workload, load in profiler.order:
+            profiler.measure(workload, load, repeat)
+        return profiler.found()
 
 
-class _Profiler:
+class Profiler:
+    """Measures one server, pass by pass; whoever made it decides when which one is due.
+
+    Args:
+        endpoint: the server.
+        spec: workloads, loads, requests, repeats and seed.
+        inputs: what the workloads are made of.
+        folder: where the passes are kept.
+        watch: of this server, entered.
+        progress: called with passes done, all, and which one runs.
+
+    Attributes:
+        order: repeat, workload and load of every pass of the recipe's own loads, as they are due.
+        resumed: passes taken over from an attempt that was cut short, each once.
+        done, whole: passes measured now, and all that are to be, as far as it is known.
+    """
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -139,23 +151,48 @@ class _Profiler:
         self._passes: dict[Path, tuple[Repeat, Pass]] = {}
         self._blocks: set[tuple[int, ...]] = set()
         self._heard = False  # whether the last load got a token; before the first none did
-        self._done = 0
+        self.done = 0
+        self._found: dict[tuple[str, str], list[tuple[Repeat, Pass]]] = defaultdict(list)
         plan = [(w, load) for w in spec.workloads for load in spec.loads(w)]
-        self._plan = alternated(plan, spec.repeats)
+        self.order = [(i, *one) for i, one in alternated(plan, spec.repeats)]
         most = spec.highest_rate.most if spec.highest_rate else 0
         searched = most * sum(workload.trace is None for workload in spec.workloads)
-        self._all = len(self._plan) + searched
+        self.whole = len(self.order) + searched
         self.resumed = 0
 
-    def run(self) -> tuple[tuple[LoadSummary, ...], dict[str, HighestRate]]:
-        found: dict[tuple[str, str], list[tuple[Repeat, Pass]]] = defaultdict(list)
-        for repeat, (workload, load) in self._plan:
-            found[workload.name, load_name(load)].append(self._pass(workload, load, repeat))
-        passes = [done for pairs in found.values() for _, done in pairs]
+    def measure(self, workload: Workload, load: AnyArrivals, repeat: int) -> None:
+        """One pass of `order`, or what is kept of it.
+
+        Raises:
+            ServingFailure, RecipeError: as of `run_profile`.
+        """
+        self._found[workload.name, load_name(load)].append(self._pass(workload, load, repeat))
+
+    def kept(self, workload: Workload, load: AnyArrivals, repeat: int) -> Path | None:
+        """File of a pass that an attempt which was cut short left of this server; None: none."""
+        path = pass_file(self._folder, workload.name, load, repeat)
+        return path if read_pass(path, self._served) is not None else None
+
+    def found(self) -> Measured:
+        """What all passes came to, when each of `order` was measured; searches rates first.
+
+        Raises:
+            ServingFailure: not one request of the whole profile was completed, or the server died.
+        """
+        loads, highest = self._figures()
+        self._watch.look()
+        peak, spans = self._watch.peak, self._spans
+        for _, done in self._passes.values():
+            peak.saw(done.peak_rss, done.peak_gpu)
+        began, finished = min(one for one, _ in spans), max(end for _, end in spans)
+        return Measured(loads, highest, peak.rss, peak.gpu, self.resumed, began, finished)
+
+    def _figures(self) -> tuple[tuple[LoadSummary, ...], dict[str, HighestRate]]:
+        passes = [done for pairs in self._found.values() for _, done in pairs]
         if passes and not any(map(_completed, passes)):
             self._refuse(passes)
         loads = [
-            summary_of(self._spec, workload, load, found[workload.name, load_name(load)])
+            summary_of(self._spec, workload, load, self._found[workload.name, load_name(load)])
             for workload in self._spec.workloads
             for load in self._spec.loads(workload)
         ]
@@ -165,18 +202,13 @@ class _Profiler:
                 highest[workload.name], probed = self._highest(workload)
                 known = [s.arrivals for s in loads if s.workload == workload.name]
                 loads += [summary for summary in probed if summary.arrivals not in known]
-        self._progress(self._all, self._all, "profiled")
+        self.whole = self.done  # of a search not every rate is tried
+        self._progress(self.done, self.whole, "profiled")
         return tuple(loads), highest
 
     @property
-    def passes(self) -> list[Pass]:
-        """Every pass, those taken over too."""
-        return [done for _, done in self._passes.values()]
-
-    @property
-    def spans(self) -> list[tuple[datetime, datetime]]:
-        """When each pass began and ended, those taken over too."""
-        begins = [(datetime.fromisoformat(p.began), p.seconds) for p in self.passes]
+    def _spans(self) -> list[tuple[datetime, datetime]]:
+        begins = [(datetime.fromisoformat(p.began), p.seconds) for _, p in self._passes.values()]
         return [(began, began + timedelta(seconds=seconds)) for began, seconds in begins]
 
     def _highest(self, workload: Workload) -> tuple[HighestRate, list[LoadSummary]]:
@@ -209,7 +241,7 @@ class _Profiler:
             label += f", {repeat + 1} of {self._spec.repeats}"
         if self.resumed:
             label += f", {self.resumed} kept"
-        self._progress(self._done, self._all, label)
+        self._progress(self.done, self.whole, label)
         path = pass_file(self._folder, workload.name, load, repeat)
         # A rate that is searched may be one of the recipe's own loads: it is known already.
         # What took none of this attempt's time is no part of what it has to do.
@@ -218,9 +250,9 @@ class _Profiler:
         if not known:
             self._passes[path] = self._asked(path, workload, load, repeat, label)
         if known or self.resumed > kept:
-            self._all -= 1
+            self.whole -= 1
         else:
-            self._done += 1
+            self.done += 1
         return self._passes[path]
 
     def _asked(
@@ -296,10 +328,10 @@ class _Profiler:
         limit = self._spec.request_seconds
         turns = -(-len(asks) // level) if level else 1
         last = max((ask.at or 0.0 for ask in asks), default=0.0)
-        begun = self._done
+        begun = self.done
 
         def waiting(seconds: float) -> None:
-            self._progress(begun, self._all, f"{label}, {seconds:.0f} s")
+            self._progress(begun, self.whole, f"{label}, {seconds:.0f} s")
 
         return run_load(
             self._target,

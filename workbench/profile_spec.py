@@ -67,6 +67,11 @@ class ProfileSpec(Spec):
     targets: Targets | None = Field(None, description="latencies a request must keep to be good")
     request_seconds: float = Field(600, gt=0, le=86400, description="time limit of one request")
     seed: int = 0
+    alternate: bool = Field(
+        False,
+        description="measure each variant in turn with its unquantized reference, both served",
+        exclude_if=lambda value: not value,  # a recipe without it keeps its ids
+    )
     sweep: SweepSpec | None = Field(
         None,
         description="other serving options, each with a server of its own",

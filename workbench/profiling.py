@@ -6,20 +6,24 @@ other serving options are `workbench.sweeping`'s.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from workbench.alternating import BESIDE, run_alternated
 from workbench.context import Context
-from workbench.errors import StoreError, UserError
+from workbench.errors import ServingFailure, StoreError, UserError
+from workbench.events import Events
 from workbench.memory import stated
-from workbench.plan import StepSpec, configurations_of
-from workbench.profile import Inputs, SuiteLoad, run_profile
+from workbench.plan import StepSpec, configurations_of, variant_lane
+from workbench.profile import Inputs, Measured, SuiteLoad, run_profile
 from workbench.prompts import render_prompt
 from workbench.records import Manifest, Profile
 from workbench.scorers import grade
 from workbench.servers import Endpoint
-from workbench.serving import served, served_with
+from workbench.serving import manifest, served, served_with
 from workbench.store import read_marked, write_marked
 from workbench.suite_spec import Sample
 from workbench.suites import Suite
@@ -94,12 +98,45 @@ def _own(context: Context, variant: str, step: StepSpec, made: Manifest, folder:
     assert spec is not None
     events = context.events.of(step.name)
     inputs = load_inputs(context)
-    with served(context, variant, events) as endpoint:
+    chosen = context.variant(variant)
+    lane = variant_lane(context.loaded, chosen, context.facts)
+    reference = context.loaded.recipe.in_turn_with(chosen, lane.name)
+    beside: Endpoint | None = None
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(served(context, variant, events))
+        if reference:
+            beside = stack.enter_context(_started_beside(context, variant, reference, events))
         begun = time.monotonic()
-        found = run_profile(endpoint, spec, inputs, folder=folder, progress=events.progress)
+        if beside is None:
+            found = run_profile(endpoint, spec, inputs, folder=folder, progress=events.progress)
+        else:
+            found, other = run_alternated(
+                endpoint, beside, spec, inputs, folder=folder, progress=events.progress
+            )
         seconds = time.monotonic() - begun
         events.tool(f"profile {variant}", seconds)
-    record = Profile(
+    record = _record(step, variant, made, endpoint, found, seconds)
+    if beside is not None:
+        original = manifest(context, reference)
+        in_turn = _record(step, reference, original, beside, other, seconds)
+        record = record.model_copy(update={"beside": in_turn})
+    try:
+        model = read_model(context.run.results.root / endpoint.serving.served_path)
+        memory = stated(record, model, context.facts.hardware, longest(context))
+    except UserError as error:  # an architecture whose cache nobody can tell is served all the same
+        return record.model_copy(update={"memory_unknown": error.what})
+    return record.model_copy(update={"memory": memory})
+
+
+def _record(
+    step: StepSpec,
+    variant: str,
+    made: Manifest,
+    endpoint: Endpoint,
+    found: Measured,
+    seconds: float,
+) -> Profile:
+    return Profile(
         id=step.id,
         variant=variant,
         inputs={"weights": made.weights_digest, "served": endpoint.serving.served_digest},
@@ -114,12 +151,34 @@ def _own(context: Context, variant: str, step: StepSpec, made: Manifest, folder:
         finished=found.finished.isoformat(timespec="seconds"),
         seconds=seconds,
     )
-    try:
-        model = read_model(context.run.results.root / endpoint.serving.served_path)
-        memory = stated(record, model, context.facts.hardware, longest(context))
-    except UserError as error:  # an architecture whose cache nobody can tell is served all the same
-        return record.model_copy(update={"memory_unknown": error.what})
-    return record.model_copy(update={"memory": memory})
+
+
+@contextlib.contextmanager
+def _started_beside(
+    context: Context, variant: str, reference: str, events: Events
+) -> Iterator[Endpoint]:
+    """The reference's server, beside the variant's, in a folder of the variant's.
+
+    Raises:
+        ServingFailure: it does not start; two servers may not fit.
+    """
+    folder = context.run.variant(variant) / "server" / BESIDE
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        try:
+            endpoint = stack.enter_context(
+                served_with(context, reference, events, ServingOptions(), folder)
+            )
+        except ServingFailure as error:
+            error.fix = (
+                f"two servers are up for 'profile.alternate'; where they do not fit, remove it. "
+                f"{error.fix}"
+            )
+            raise
+        events.tool(f"start server {reference} beside {variant}", time.monotonic() - begun)
+        yield endpoint
+        begun = time.monotonic()
+    events.tool(f"stop server {reference} beside {variant}", time.monotonic() - begun)
 
 
 def longest(context: Context) -> int:

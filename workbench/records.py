@@ -279,6 +279,11 @@ class Profile(Record):
     began: str = Field("", description="when its first pass began, UTC, ISO 8601; sweep left out")
     finished: str = Field("", description="when its last one had ended")
     seconds: float
+    beside: Profile | None = Field(
+        None,
+        description="its unquantized reference, measured in turn with it (profile.alternate)",
+        exclude_if=lambda value: value is None,
+    )
 
 
 class Check(Record):

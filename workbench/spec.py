@@ -185,6 +185,12 @@ class Recipe(Spec):
                 )
         if self.profile:
             distinct("workloads are called", [w.name for w in self.profile.workloads])
+            if self.profile.alternate and self.serve.port is not None:
+                raise Unfit(
+                    f"'profile.alternate' has two servers up, and serve.port {self.serve.port} is "
+                    "one port",
+                    "leave serve.port out: each then gets a free one",
+                )
         for v in self.variants:
             if v.name in (BASELINE, BASELINE_GGUF) or (v.method == "none" and v.kv_cache == "auto"):
                 raise Unfit(
@@ -214,6 +220,17 @@ class Recipe(Spec):
     def reference(self, variant: AnyVariant) -> str:
         """Name of the unquantized variant it is paired with, which is served by the same engine."""
         return BASELINE if self.engine(variant) == self.serve.engine else BASELINE_GGUF
+
+    def in_turn_with(self, variant: AnyVariant, lane: str) -> str:
+        """Name of the reference a variant's loads are measured in turn with; empty: with none.
+
+        Args:
+            variant: which one.
+            lane: its lane's name; the speed of a twin is nothing to be compared.
+        """
+        alternates = self.profile is not None and self.profile.alternate
+        alone = lane == "emulated" or variant in self.references
+        return self.reference(variant) if alternates and not alone else ""
 
     @property
     def references(self) -> tuple[AnyVariant, ...]:

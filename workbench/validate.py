@@ -303,8 +303,13 @@ def _memory(context: Context) -> list[Finding]:
         have = max(have, *(g.memory_bytes for g in context.facts.hardware.gpus))
     text = f"memory: about {need / _GIB:.1f} GiB needed, {have / _GIB:.1f} GiB here"
     if need > have:
+        profile = context.loaded.recipe.profile
+        alone = ", or one server at a time (leave 'profile.alternate' out)"
         raise RecipeError(
-            text, where="this machine", fix="use a smaller model, or a machine with more memory"
+            text,
+            where="this machine",
+            fix="use a smaller model, or a machine with more memory"
+            + (alone if profile and profile.alternate else ""),
         )
     return [Finding("ok", text)]
 

@@ -74,10 +74,14 @@ class Watch:
         endpoint: the server.
         every: seconds between two looks at the machine; `/metrics` is asked every second, or as
             seldom as this.
+        partner: a server that is idle meanwhile, and no stranger on the GPU.
     """
 
-    def __init__(self, endpoint: Endpoint, every: float = 0.5) -> None:
-        machine, engine = _Machine(endpoint), MetricsLink(endpoint.base_url, endpoint.key)
+    def __init__(
+        self, endpoint: Endpoint, every: float = 0.5, partner: Endpoint | None = None
+    ) -> None:
+        machine = _Machine(endpoint, partner)
+        engine = MetricsLink(endpoint.base_url, endpoint.key)
         self.peak = machine.peak
         self._machine = _Sampler("watch-machine", machine.look, every)
         self._engine = _Sampler(
@@ -240,9 +244,11 @@ class _Look:
 class _Machine:
     """Looks at a server's processes, the CPUs and the GPUs."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, partner: Endpoint | None = None) -> None:
         self.peak = Peak()
         self._pid, self._gpu = endpoint.pid, endpoint.gpu
+        self._partner = partner.pid if partner else None
+        self._idle: frozenset[int] = frozenset()
         self._listed = -_TREE_SECONDS
         self._tree: list[int] = []
         self._named: dict[int, str] = {}
@@ -263,14 +269,17 @@ class _Machine:
 
     def _list(self) -> None:
         self._tree = [self._pid, *descendants(self._pid)]
+        if self._partner is not None:
+            self._idle = frozenset((self._partner, *descendants(self._partner)))
         self._listed = time.monotonic()
 
     def _others(self, gpus: Sequence[GpuReading]) -> frozenset[str] | None:
         pids = {p.pid for gpu in gpus for p in gpu.processes or ()}
-        new = pids.difference(self._tree, self._named)
+        new = pids.difference(self._tree, self._named, self._idle)
         if new:
             self._list()  # the server may have started it since
-            self._named |= {pid: _name(pid) for pid in new.difference(self._tree)}
+            self._named |= {pid: _name(pid) for pid in new.difference(self._tree, self._idle)}
+        pids = pids.difference(self._idle)
         strange = {pid: self._named.get(pid, "") for pid in pids.difference(self._tree)}
         # Where not even the server is among them, a number that no process here has may be the
         # server's own, as the host of a container counts.

@@ -27,7 +27,7 @@ from workbench.base import BASELINE
 from workbench.checks import samples_of
 from workbench.differences import Difference, Questions, compare
 from workbench.evidence import Evidence, Paired, VariantEvidence, pair
-from workbench.load_figures import wide_rows
+from workbench.load_figures import profiles_of, wide_rows
 from workbench.measured_when import one_after_another
 from workbench.pooled import MICRO_F1
 from workbench.quality_figures import quality_figures
@@ -143,6 +143,7 @@ def _template() -> Template:
         asked_of,
         loads.lines,
         loads.remarks,
+        profiles_of,
     ):
         environment.filters[function.__name__] = function
     return environment.from_string(_file("report.html.j2"))

@@ -22,9 +22,9 @@ def said_load(load: LoadSummary) -> str:
     return f"{load.workload} {said_arrivals(load)}"
 
 
-def rows(loads: Sequence[LoadSummary]) -> list[list[Any]]:
+def rows(loads: Sequence[LoadSummary], of: str = "load") -> list[list[Any]]:
     """One row for each load. Latencies in ms and of completed requests only."""
-    head = ["load", "requests", "not completed", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95"]
+    head = [of, "requests", "not completed", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95"]
     head += ["tokens/s", "in time"]
     return [
         head,
