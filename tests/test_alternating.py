@@ -120,6 +120,13 @@ def test_a_pass_of_before_is_kept_with_its_partner_only(tmp_path: Path) -> None:
     assert same == {"short.x1.0.json", "beside/short.x1.0.json"}
 
 
+def test_a_reference_that_answers_nothing_ends_the_profile_and_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServingFailure, match="the server for 'baseline' takes requests and"):
+        # The canary has the time for its two answers.
+        alternated(tmp_path, other_faults={"ttft_ms": 6_000}, request_seconds=1)
+    assert not passes(tmp_path)
+
+
 def test_a_rate_is_searched_for_the_variant_alone(tmp_path: Path) -> None:
     search = {"low": 1.0, "high": 40.0, "most": 3}
     ours, theirs = alternated(

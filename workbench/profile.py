@@ -116,12 +116,9 @@ class Profiler:
     """Measures one server, pass by pass; whoever made it decides when which one is due.
 
     Args:
-        endpoint: the server.
-        spec: workloads, loads, requests, repeats and seed.
-        inputs: what the workloads are made of.
+        endpoint, spec, inputs, progress: as of `run_profile`.
         folder: where the passes are kept.
         watch: of this server, entered.
-        progress: called with passes done, all, and which one runs.
 
     Attributes:
         order: repeat, workload and load of every pass of the recipe's own loads, as they are due.
@@ -141,6 +138,7 @@ class Profiler:
         self._endpoint, self._spec, self._inputs = endpoint, spec, inputs
         self._folder, self._watch, self._progress = folder, watch, progress
         self._served = conditions(endpoint.serving)
+        self._server = f"the server for '{endpoint.model}'"
         self._target = Target(
             endpoint.base_url,
             endpoint.key,
@@ -284,7 +282,7 @@ class Profiler:
         sent = self._send(asks, load, keep_text=workload.suite is not None, label=label)
         if len(sent.completed) < len(asks) and not self._endpoint.alive():
             raise ServingFailure(
-                f"the server died under the load '{label}', after {len(sent.completed)} of "
+                f"{self._server} died under the load '{label}', after {len(sent.completed)} of "
                 f"{len(asks)} requests: {_commonest(sent.reasons)}",
                 where=self._endpoint.base_url,
                 fix="read the server's log; the loads measured before are kept. A lighter load, or "
@@ -316,7 +314,8 @@ class Profiler:
         """
         if sent.silent and not self._heard:
             raise ServingFailure(
-                f"the server takes requests and answers none: of the load '{label}' {sent.silent}",
+                f"{self._server} takes requests and answers none: of the load '{label}' "
+                f"{sent.silent}",
                 where=self._endpoint.base_url,
                 fix="read the server's log; what was measured before is kept. Where a first token "
                 "takes longer than that, raise profile.request_seconds",
@@ -382,7 +381,8 @@ class Profiler:
         for outcome in failed:
             reasons[outcome.reason or outcome.status] += 1
         raise ServingFailure(
-            f"not one of {len(failed)} requests was completed: {_commonest(reasons)}",
+            f"not one of {len(failed)} requests to {self._server} was completed: "
+            f"{_commonest(reasons)}",
             where=self._endpoint.base_url,
             fix="read the server's log; lower the workloads' token counts, or raise "
             "profile.request_seconds",
