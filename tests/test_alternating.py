@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +19,7 @@ from test_gate import GOOD, TTFT, policy
 from test_measured_when import BASE, LATER, at, timed
 from test_profile import Bytes, workload
 from test_profile_run import profiled
+from test_run import _gone, _start
 from test_servers import CPU, start
 
 import workbench as package
@@ -209,6 +212,37 @@ def test_alternation_from_recipe_to_report(
     edit_recipe(project, lambda r: r["profile"].pop("alternate"))
     planned = {s.name: s for s in plan_of(project).steps}
     assert planned["profile:baseline"].cached and not planned["profile:good"].cached
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_a_killed_run_leaves_no_server_and_no_half_pair(
+    workbench: Call, project: Path, after: int
+) -> None:
+    recipe(project, repeats=2)
+    with _start(project) as run:
+        while True:
+            assert run.poll() is None, "the run ended before it could be killed"
+            found = [*(project / "results").glob(f"artifacts/profile-*/loads/{BESIDE}/*.json")]
+            if found:
+                made = [*found, *found[0].parent.parent.glob("*.json")]
+                if len(made) >= after:
+                    break
+            time.sleep(0.01)
+        run.send_signal(signal.SIGKILL)
+    assert not _gone(project)
+    folder = found[0].parents[2]
+    assert not (folder / "record.json").exists()
+    before = {name: one["began"] for name, one in passes(folder).items()}
+    whole = {name for name in before if {name, f"{BESIDE}/{name}"} <= set(before)}
+    done = workbench("run", "recipe.yaml")
+    assert done.returncode in (0, 11), done.stdout + done.stderr
+    now = {name: one["began"] for name, one in passes(folder).items()}
+    both = whole | {f"{BESIDE}/{name}" for name in whole}
+    assert {name for name in before if before[name] == now[name]} == both
+    record = read_record(project / "results/smoke/variants/good/profile.json", Profile)
+    assert record.beside is not None
+    assert record.resumed == record.beside.resumed == len(whole)
+    assert not [*project.rglob("server.json")]
 
 
 def plan_of(project: Path) -> Any:
