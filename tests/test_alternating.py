@@ -48,6 +48,7 @@ def alternated(
     faults: dict[str, Any] | None = None,
     other_faults: dict[str, Any] | None = None,
     told: list[str] | None = None,
+    gpus: tuple[Any, Any] = (None, None),
     **spec: Any,
 ) -> tuple[Measured, Measured]:
     settings: dict[str, Any] = {"workloads": (workload(),), "concurrency": (1, 2), "requests": 4}
@@ -58,8 +59,8 @@ def alternated(
         ours = stack.enter_context(start(one, faults, model_name="good"))
         theirs = stack.enter_context(start(two, other_faults, model_name="baseline"))
         return run_alternated(
-            ours,
-            theirs,
+            replace(ours, gpu=gpus[0]),
+            replace(theirs, gpu=gpus[1]),
             ProfileSpec(**(settings | spec)),
             Inputs(Bytes()),
             folder=folder,
@@ -390,6 +391,50 @@ def test_a_partner_is_no_stranger_on_the_gpu(monkeypatch: pytest.MonkeyPatch) ->
     partner = replace(endpoint(), pid=other)
     assert watch._Machine(watched, partner).look().others == frozenset()
     assert watch._Machine(watched).look().others != frozenset()
+
+
+def test_what_the_reference_takes_of_a_gpu_is_not_the_variants() -> None:
+    """Where NVML tells no process's own memory, as in many containers."""
+    from test_gpu import GIB
+    from test_watch import endpoint, gpu
+
+    from workbench import watch
+    from workbench.servers.gpu import GpuWatch
+
+    variant = gpu([])
+    (nvml, used) = (variant._nvml, variant.before)
+    nvml.used[0] += 30 * GIB  # the variant's server
+    reference = GpuWatch(nvml, [0])
+    nvml.used[0] += 35 * GIB  # the reference's, beside it
+    assert (variant.before, variant.grown(), reference.grown()) == (used, 65 * GIB, 35 * GIB)
+    ours = watch._Machine(endpoint(gpu=variant), endpoint(gpu=reference), reference.grown())
+    theirs = watch._Machine(endpoint(gpu=reference), endpoint(gpu=variant))
+    ours.look()
+    theirs.look()
+    assert (ours.peak.gpu, theirs.peak.gpu) == (30 * GIB, 35 * GIB)
+    nvml.refuses.add("nvmlDeviceGetMemoryInfo")
+    assert reference.grown() == 0
+
+
+def test_each_watch_knows_what_the_other_server_took(tmp_path: Path) -> None:
+    class Card:
+        def __init__(self) -> None:
+            self.asides = set[int]()
+
+        def readings(self) -> tuple[()]:
+            return ()
+
+        def used_by(self, tree: Any, readings: Any, aside: int) -> int:
+            self.asides.add(aside)
+            return 7
+
+        def grown(self) -> int:
+            return 35
+
+    cards = Card(), Card()
+    ours, theirs = alternated(tmp_path, gpus=cards, concurrency=(1,))
+    assert (cards[0].asides, cards[1].asides) == ({35}, {0})
+    assert (ours.peak_gpu, theirs.peak_gpu) == (7, 7)
 
 
 def test_old_records_have_nothing_beside_them() -> None:

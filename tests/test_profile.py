@@ -130,7 +130,7 @@ def test_the_peaks_are_those_of_every_server_that_a_pass_was_measured_on(tmp_pat
         def readings(self) -> tuple[()]:
             return ()
 
-        def used_by(self, tree: Any, readings: Any) -> int:
+        def used_by(self, tree: Any, readings: Any, aside: int) -> int:
             return self.used
 
     def measured(megabytes: int, on_device: int) -> Measured:

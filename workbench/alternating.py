@@ -67,9 +67,11 @@ def run_alternated(
     with contextlib.ExitStack() as stack:
         for one in (endpoint, beside):
             one.give_way()
+        # It was started while the variant's server was up: what it added is its own.
+        added = beside.gpu.grown() if beside.gpu else 0
         watches = [
-            stack.enter_context(Watch(one, partner=other))
-            for one, other in ((endpoint, beside), (beside, endpoint))
+            stack.enter_context(Watch(endpoint, partner=beside, aside=added)),
+            stack.enter_context(Watch(beside, partner=endpoint)),
         ]
         alone = spec.model_copy(update={"highest_rate": None})
         at, said = folder / LOADS, (of(endpoint.model), of(beside.model))

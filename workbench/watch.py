@@ -75,12 +75,17 @@ class Watch:
         every: seconds between two looks at the machine; `/metrics` is asked every second, or as
             seldom as this.
         partner: a server that is idle meanwhile, and no stranger on the GPU.
+        aside: bytes of device memory it took, where it was started after this one.
     """
 
     def __init__(
-        self, endpoint: Endpoint, every: float = 0.5, partner: Endpoint | None = None
+        self,
+        endpoint: Endpoint,
+        every: float = 0.5,
+        partner: Endpoint | None = None,
+        aside: int = 0,
     ) -> None:
-        machine = _Machine(endpoint, partner)
+        machine = _Machine(endpoint, partner, aside)
         engine = MetricsLink(endpoint.base_url, endpoint.key)
         self.peak = machine.peak
         self._machine = _Sampler("watch-machine", machine.look, every)
@@ -244,8 +249,9 @@ class _Look:
 class _Machine:
     """Looks at a server's processes, the CPUs and the GPUs."""
 
-    def __init__(self, endpoint: Endpoint, partner: Endpoint | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, partner: Endpoint | None = None, aside: int = 0) -> None:
         self.peak = Peak()
+        self._aside = aside
         self._pid, self._gpu = endpoint.pid, endpoint.gpu
         self._partner = partner.pid if partner else None
         self._idle: frozenset[int] = frozenset()
@@ -264,7 +270,8 @@ class _Machine:
         total = sum(v for k, v in times.items() if k not in ("guest", "guest_nice"))
         gpus = self._gpu.readings() if self._gpu else ()
         others = self._others(gpus)
-        self.peak.saw(rss, self._gpu.used_by(set(self._tree), gpus) if self._gpu else None)
+        taken = self._gpu.used_by(set(self._tree), gpus, self._aside) if self._gpu else None
+        self.peak.saw(rss, taken)
         return _Look(rss, sum(cpu) if cpu else None, times.get("steal"), total, gpus, others)
 
     def _list(self) -> None:

@@ -107,13 +107,25 @@ class GpuWatch:
         listed = [self._ask(self._processes, handle) for handle in self._handles]
         return self._share({pid, *descendants(pid)}, listed) or max(0, self.total() - self.before)
 
-    def used_by(self, tree: Set[int], readings: Iterable[GpuReading]) -> int | None:
-        """The same, of processes already listed and devices already read; None where untold."""
+    def grown(self) -> int:
+        """Bytes used beyond what was used before, whoever uses them; 0 where NVML refuses."""
+        return max(0, (self._ask(self.total) or 0) - self.before)
+
+    def used_by(self, tree: Set[int], readings: Iterable[GpuReading], aside: int = 0) -> int | None:
+        """The same, of processes already listed and devices already read; None where untold.
+
+        Args:
+            tree: the server's processes.
+            readings: of every device.
+            aside: bytes of a server that was started later, where no process's own are told.
+        """
         found = list(readings)
         if own := self._share(tree, [reading.processes for reading in found]):
             return own
         memory = [r.memory_bytes for r in found if r.memory_bytes is not None]
-        return max(0, sum(memory) - self.before) if memory and len(memory) == len(found) else None
+        if not memory or len(memory) < len(found):
+            return None
+        return max(0, sum(memory) - self.before - aside)
 
     def readings(self) -> tuple[GpuReading, ...]:
         """Every device, read once. Never raises: what NVML does not tell is None."""
