@@ -275,7 +275,7 @@ def test_the_command_reads_nothing_and_holds_none_of_our_pipes(
     process = run(
         script("""
         import os, sys
-        print(repr(sys.stdin.read()))
+        print(repr(sys.stdin.read()), flush=True)
         os.system("ls -l /proc/self/fd")
         """)
     )
