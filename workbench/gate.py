@@ -35,6 +35,7 @@ from workbench.best import best
 from workbench.digest import content_id
 from workbench.evidence import Evidence, VariantEvidence, weights_of
 from workbench.holm import adjusted
+from workbench.load_figures import profiles_of
 from workbench.records import FAKE, MAY_SHIP, Check, Gate, Record, VariantVerdict, Verdict
 from workbench.spec import Policy
 
@@ -135,14 +136,9 @@ def _inputs(policy: Policy, evidence: Evidence) -> dict[str, str]:
                 found[f"{side.variant}/eval/{result.suite}"] = result.rows_digest
             for result in side.evaluation.repeat:
                 found[f"{side.variant}/repeat/{result.suite}"] = result.rows_digest
-        if side.profile:
-            found[f"{side.variant}/profile"] = _digest(
-                side.profile, {"points", "peak_memory_bytes", "peak_gpu_bytes"}
-            )
-            if side.profile.beside:
-                found[f"{side.variant}/profile/beside"] = _digest(
-                    side.profile.beside, {"points", "peak_memory_bytes", "peak_gpu_bytes"}
-                )
+        for name, profile in profiles_of(side):
+            measured = {"points", "peak_memory_bytes", "peak_gpu_bytes"}
+            found[f"{name}/profile"] = _digest(profile, measured)
         if side.divergence and policy.tripwires:
             found[f"{side.variant}/divergence"] = _digest(side.divergence)
     return found

@@ -72,7 +72,7 @@ def _alternate(context: Context, profile: ProfileSpec) -> Iterator[tuple[bool, s
     if facts.hardware.gpus and loaded.recipe.serve.engine == "vllm" and share > _MOST_SHARE / 2:
         raise RecipeError(
             f"'profile.alternate' has two servers up, and serve.gpu_memory_utilization {share:g} "
-            "of the GPU for each is more than there is",
+            "for each leaves too little of the GPU free",
             where=spot(loaded.source, "serve.gpu_memory_utilization"),
             fix=f"set it to at most {_MOST_SHARE / 2:g}, or leave 'profile.alternate' out",
         )

@@ -268,7 +268,7 @@ def _profile(record: Profile) -> _Content:
         facts.append(("note", "emulated lane: these figures are the twin's, not the variant's"))
     facts += [*loads.remarks(record), *sweep.card_remarks(record)]
     tables = [loads.rows(record.loads)] if record.loads else []
-    if record.beside:
+    if record.beside and record.beside.loads:
         tables.append(loads.rows(record.beside.loads, f"{record.beside.variant}, in turn with it"))
     tables += [rows] if (rows := sweep.card_rows(record)) else []
     curves = Markup(sweep.card_figure(record) or "")  # our own drawing, escaped by matplotlib
